@@ -1,0 +1,61 @@
+# Compiler settings shared by all targets, and the two functions that declare a library and a test.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+find_program(LONGSPAN_CCACHE ccache)
+if(LONGSPAN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${LONGSPAN_CCACHE})
+endif()
+find_program(LONGSPAN_LLD ld.lld)
+if(LONGSPAN_LLD AND NOT LONGSPAN_FUZZ)
+  add_link_options(-fuse-ld=lld)
+endif()
+
+add_library(longspan_flags INTERFACE)
+target_compile_options(longspan_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion
+                       -Wold-style-cast -Wnon-virtual-dtor -Werror)
+target_include_directories(longspan_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
+if(LONGSPAN_VERIFY OR CMAKE_BUILD_TYPE STREQUAL "Debug")
+  target_compile_definitions(longspan_flags INTERFACE LONGSPAN_VERIFY=1)
+endif()
+if(LONGSPAN_SANITIZE)
+  add_compile_options(-fsanitize=${LONGSPAN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${LONGSPAN_SANITIZE})
+endif()
+
+find_package(Threads REQUIRED)
+target_link_libraries(longspan_flags INTERFACE Threads::Threads)
+
+# longspan_library(NAME SOURCES a.cpp ... [DEPS targets ...]): static library of one folder of src/.
+function(longspan_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC longspan_flags ${ARG_DEPS})
+endfunction()
+
+# longspan_test(NAME SOURCES a_test.cpp ... [DEPS targets ...] [LABELS fast|slow|...] [TIMEOUT s]):
+# a GoogleTest program that ctest runs as one test.
+function(longspan_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS fast)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name})
+  # One OpenMP thread: waiting threads of several ranks would otherwise spin on each other's cores.
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+                       ENVIRONMENT "OMP_NUM_THREADS=1")
+endfunction()
+
+find_package(GTest REQUIRED)

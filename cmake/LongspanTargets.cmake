@@ -20,7 +20,8 @@ endif()
 
 add_library(longspan_flags INTERFACE)
 target_compile_options(longspan_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion
-                       -Wold-style-cast -Wnon-virtual-dtor -Werror)
+                       -Wold-style-cast -Wnon-virtual-dtor -Wno-missing-field-initializers
+                       -Werror)
 target_include_directories(longspan_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
 if(LONGSPAN_VERIFY OR CMAKE_BUILD_TYPE STREQUAL "Debug")
   target_compile_definitions(longspan_flags INTERFACE LONGSPAN_VERIFY=1)

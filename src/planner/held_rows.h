@@ -1,0 +1,38 @@
+// Which rows a rank holds before a plan runs, and which results have several parts.
+//
+// Both follow from the rules of planner/attention_plan.h; planner, verifier and tests ask here, so
+// that the rules are written down once.
+//
+// Pure functions; any thread.
+#pragma once
+
+#include <vector>
+
+#include "planner/attention_plan.h"
+
+namespace longspan {
+
+// Rows whose home is `rank`: query rows of this chunk, key rows of chunks 0 .. chunk. Normalized.
+std::vector<Range> home_rows(const TokenLayout& layout, int chunk, int rank, RowKind kind);
+
+// Rows that `rank` holds before the first out round: its home rows and, of keys, the resident ones.
+std::vector<Range> rows_held_at_start(const TokenLayout& layout, const AttentionPlan& plan,
+                                      int rank, RowKind kind);
+
+// The rows of this kind in the server's buffers.
+inline const std::vector<Range>& buffer_rows(const ServerPlan& server, RowKind kind) {
+  return kind == RowKind::kQuery ? server.query_rows : server.key_rows;
+}
+
+// The kinds of rows that come back: O or dQ; in backward dK and dV as well.
+std::vector<RowKind> result_kinds(Direction direction);
+
+// Rows whose result is a sum or merge of several parts: more than one server has them in its
+// buffers, or (dK and dV) other chunks add to them too. Normalized. Needs the servers' buffer rows.
+std::vector<Range> rows_with_other_parts(const TokenLayout& layout, const AttentionPlan& plan,
+                                         RowKind kind);
+
+// Sets Transfer::partial on the back leg: true where a row of the transfer has other parts.
+void mark_partial_transfers(const TokenLayout& layout, AttentionPlan* plan);
+
+}  // namespace longspan

@@ -1,0 +1,206 @@
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "schedule/schedule_verifier.h"
+#include "schedule/step_schedule.h"
+
+namespace longspan {
+namespace {
+
+// A plan with rounds and groups in the right shape for scheduling; which rows it moves does not
+// matter here.
+AttentionPlan shape_of_plan(const TokenLayout& layout, Direction direction, int chunk,
+                            RandomStream& random) {
+  const int ranks = layout.num_ranks();
+  AttentionPlan plan{.direction = direction, .chunk = chunk, .servers = {}, .out = {}, .back = {}};
+  plan.out.resize(random.below(4));
+  plan.back.resize(random.below(3));
+  for (auto* leg : {&plan.out, &plan.back}) {
+    for (Round& round : *leg) {
+      for (int pair = 0; pair < 3 && ranks > 1; ++pair) {
+        const int source = static_cast<int>(random.below(static_cast<uint64_t>(ranks)));
+        const int step = static_cast<int>(1 + random.below(static_cast<uint64_t>(ranks - 1)));
+        round.transfers.push_back(
+            {.source = source, .destination = (source + step) % ranks, .line = {0, 1}});
+      }
+    }
+  }
+  for (int rank = 0; rank < ranks; ++rank) {
+    ServerPlan server;
+    for (int round = 0; round <= static_cast<int>(plan.out.size()); ++round) {
+      if (random.below(2) == 0)
+        server.groups.push_back({.after_round = round, .task_begin = 0, .task_end = 0});
+    }
+    plan.servers.push_back(server);
+  }
+  return plan;
+}
+
+struct Case {
+  ScheduleOptions options;
+  std::vector<TokenLayout> layouts;
+  std::vector<std::vector<ChunkPlans>> plans;
+
+  std::vector<MicroBatchPlan> micro_batches() const {
+    std::vector<MicroBatchPlan> all;
+    for (size_t idx = 0; idx < layouts.size(); ++idx) all.push_back({&layouts[idx], &plans[idx]});
+    return all;
+  }
+  std::vector<StepSchedule> schedules() const {
+    std::vector<StepSchedule> all;
+    for (int rank = 0; rank < layouts[0].num_ranks(); ++rank) {
+      all.push_back(build_step_schedule(options, micro_batches(), rank));
+    }
+    return all;
+  }
+};
+
+Case random_case(uint64_t seed) {
+  RandomStream random(seed, "schedule case");
+  constexpr StoredMode kModes[] = {StoredMode::kKeep, StoredMode::kLayerInputsAttention,
+                                   StoredMode::kLayerInputs, StoredMode::kContextOnly};
+  Case made;
+  const int ranks = static_cast<int>(random.between(1, 6));
+  std::vector<int> groups;
+  for (int size = 1; size <= ranks; ++size) {
+    if (ranks % size == 0) groups.push_back(size);
+  }
+  made.options = {.num_layers = static_cast<int>(random.between(1, 3)),
+                  .band_chunks = static_cast<int>(random.between(1, 4)),
+                  .stored_mode = kModes[random.below(4)],
+                  .inner_mode = kModes[random.below(3)],
+                  .shard_group = groups[random.below(groups.size())],
+                  .tied_embeddings = random.below(2) == 0,
+                  .evaluate = random.below(5) == 0};
+  const int chunks = static_cast<int>(random.between(1, 5));
+  std::vector<double> shares(static_cast<size_t>(ranks), 1.0);
+  const size_t dedicated = random.below(shares.size());  // trailing ranks without tokens
+  for (size_t rank = shares.size() - dedicated; rank < shares.size(); ++rank) shares[rank] = 0;
+  for (uint64_t micro_batch = 0; micro_batch < 1 + random.below(2); ++micro_batch) {
+    made.layouts.push_back(TokenLayout::make({random.between(1, 3000), random.between(1, 700)},
+                                             {.chunks = chunks, .shares = shares}));
+    std::vector<ChunkPlans> plans;
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      plans.push_back({shape_of_plan(made.layouts.back(), Direction::kForward, chunk, random),
+                       shape_of_plan(made.layouts.back(), Direction::kBackward, chunk, random)});
+    }
+    made.plans.push_back(std::move(plans));
+  }
+  return made;
+}
+
+TEST(StepSchedule, VerifiesForEveryModeBandAndGroup) {
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    const Case made = random_case(seed);
+    EXPECT_NO_THROW(verify_schedules(made.options, made.micro_batches(), made.schedules()))
+        << "seed " << seed;
+  }
+}
+
+int64_t count(const StepSchedule& schedule, OperationKind kind, Pass pass) {
+  return std::count_if(schedule.operations.begin(), schedule.operations.end(),
+                       [&](const Operation& op) { return op.kind == kind && op.pass == pass; });
+}
+
+// The extra forwards of each mode are those of the design, counted in segments and attention
+// passes.
+TEST(StepSchedule, RecomputesWhatTheStoredModeSays) {
+  const TokenLayout layout = TokenLayout::make({4096}, {.chunks = 4, .shares = {1.0}});
+  RandomStream random(1, "plans");
+  std::vector<ChunkPlans> plans;
+  for (int chunk = 0; chunk < 4; ++chunk) {
+    plans.push_back({shape_of_plan(layout, Direction::kForward, chunk, random),
+                     shape_of_plan(layout, Direction::kBackward, chunk, random)});
+  }
+  const auto build = [&](StoredMode mode, StoredMode inner) {
+    return build_step_schedule(
+        {.num_layers = 3, .band_chunks = 2, .stored_mode = mode, .inner_mode = inner},
+        {{&layout, &plans}}, 0);
+  };
+  struct Expected {
+    StoredMode mode, inner;
+    int64_t pre, attention, post;  // recomputed, of 4 chunks x 3 layers
+  };
+  using Mode = StoredMode;
+  for (const Expected& expected : {Expected{Mode::kKeep, Mode::kKeep, 0, 0, 0},
+                                   Expected{Mode::kLayerInputsAttention, Mode::kKeep, 12, 0, 12},
+                                   Expected{Mode::kLayerInputs, Mode::kKeep, 12, 12, 12},
+                                   // one of two bands again:
+                                   Expected{Mode::kContextOnly, Mode::kKeep, 6, 6, 6},
+                                   Expected{Mode::kContextOnly, Mode::kLayerInputs, 18, 18, 18}}) {
+    const StepSchedule schedule = build(expected.mode, expected.inner);
+    const auto name = stored_mode_name(expected.mode);
+    EXPECT_EQ(count(schedule, OperationKind::kPreSegment, Pass::kRecompute), expected.pre) << name;
+    EXPECT_EQ(count(schedule, OperationKind::kAttentionEnd, Pass::kRecompute), expected.attention)
+        << name;
+    EXPECT_EQ(count(schedule, OperationKind::kPostSegment, Pass::kRecompute), expected.post)
+        << name;
+    EXPECT_EQ(count(schedule, OperationKind::kHeadLoss, Pass::kBackward), 4) << name;
+  }
+}
+
+// Each way to break a schedule is noticed.
+TEST(ScheduleVerifier, CatchesBrokenSchedules) {
+  int broken = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    const Case made = random_case(seed);
+    auto schedules = made.schedules();
+    RandomStream random(seed, "mutation");
+    auto& operations = schedules[random.below(schedules.size())].operations;
+    const auto idx = static_cast<int64_t>(random.below(operations.size()));
+    Operation& operation = operations[static_cast<size_t>(idx)];
+    const auto kind = random.below(4);
+    if (kind == 0) {
+      // Removing an operation leaves a reader, a partner, an undropped buffer or wrong indices
+      // behind.
+      if (operation.writes.empty() && operation.drops.empty()) continue;
+      operations.erase(operations.begin() + idx);
+    } else if (kind == 1) {
+      if (operation.drops.empty()) continue;
+      operation.drops.pop_back();
+    } else if (kind == 2) {
+      if (operation.reads.empty()) continue;
+      operation.drops.push_back(operation.reads.front());
+      operation.drops.push_back(operation.reads.front());
+    } else {
+      if (operation.waits_for.empty()) continue;
+      operation.waits_for.pop_back();
+    }
+    ++broken;
+    EXPECT_THROW(verify_schedules(made.options, made.micro_batches(), schedules), InternalError)
+        << "seed " << seed << " kind " << kind;
+  }
+  EXPECT_GT(broken, 150);
+}
+
+// Two ranks whose collectives stand in different order would wait for ever.
+TEST(ScheduleVerifier, CatchesDeadlock) {
+  const TokenLayout layout = TokenLayout::make({512}, {.chunks = 1, .shares = {1.0, 1.0}});
+  RandomStream random(7, "deadlock");
+  std::vector<ChunkPlans> plans = {{shape_of_plan(layout, Direction::kForward, 0, random),
+                                    shape_of_plan(layout, Direction::kBackward, 0, random)}};
+  plans[0].forward.out.assign(1, Round{{{.source = 1, .destination = 0, .line = {0, 1}}}});
+  const ScheduleOptions options{.num_layers = 1, .shard_group = 2};
+  const std::vector<MicroBatchPlan> micro_batches = {{&layout, &plans}};
+  std::vector<StepSchedule> schedules = {build_step_schedule(options, micro_batches, 0),
+                                         build_step_schedule(options, micro_batches, 1)};
+  EXPECT_NO_THROW(verify_schedules(options, micro_batches, schedules));
+  auto no_send = schedules;
+  std::erase_if(no_send[1].operations, [](const Operation& operation) {
+    return operation.kind == OperationKind::kAttentionOutStart && operation.pass == Pass::kForward;
+  });
+  EXPECT_THROW(verify_schedules(options, micro_batches, no_send), InternalError);
+}
+
+TEST(StoredMode, NamesRoundTrip) {
+  for (const auto name : {"keep", "layer_inputs_attention", "layer_inputs", "context_only"}) {
+    EXPECT_EQ(stored_mode_name(stored_mode_from_name(name)), name);
+  }
+  EXPECT_THROW(stored_mode_from_name("all"), UserError);
+}
+
+}  // namespace
+}  // namespace longspan

@@ -1,0 +1,47 @@
+# The two commands of the README, and the parts they are made of. CMake users: see CMakePresets.json.
+SHELL := /bin/bash
+JOBS ?= $(shell nproc)
+
+.PHONY: help demo test build core sanitize fuzz format clean
+
+help:
+	@echo 'make demo      set up, build, train on real documents, show the result'
+	@echo 'make test      set up, build, run all CPU tests'
+	@echo 'make build     the program alone: build/release/longspan'
+	@echo 'make core      the torch-free core and its tests (no .venv needed)'
+	@echo 'make sanitize  core tests under AddressSanitizer + UBSan and under ThreadSanitizer'
+	@echo 'make fuzz      parsers under libFuzzer, one minute each (needs clang-16)'
+	@echo 'make format    clang-format all sources'
+
+demo:
+	scripts/setup.sh demo
+	$(MAKE) --no-print-directory build
+	scripts/demo.sh
+
+build:
+	cmake --preset release
+	cmake --build --preset release --target longspan -j $(JOBS)
+
+test:
+	scripts/setup.sh test
+	cmake --preset release
+	cmake --build --preset release -j $(JOBS)
+	ctest --test-dir build/release --output-on-failure
+
+core:
+	cmake --preset core
+	cmake --build --preset core -j $(JOBS)
+	ctest --test-dir build/core --output-on-failure
+
+sanitize:
+	cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --test-dir build/asan --output-on-failure
+	cmake --preset tsan && cmake --build --preset tsan -j $(JOBS) && ctest --test-dir build/tsan --output-on-failure
+
+fuzz:
+	cmake --preset fuzz && cmake --build --preset fuzz -j $(JOBS) && ctest --test-dir build/fuzz -L fuzz --output-on-failure
+
+format:
+	git ls-files '*.h' '*.cpp' | xargs clang-format -i
+
+clean:
+	rm -rf build

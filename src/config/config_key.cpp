@@ -1,0 +1,151 @@
+// Methods of a row of the key table: its texts, and finding a row by an exact or a mistyped name.
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+#include "base/check.h"
+#include "config/keys.h"
+
+namespace longspan {
+namespace {
+
+std::string float_text(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  std::array<char, 40> buffer{};
+  const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value);
+  std::string digits(buffer.data(), result.ptr);
+  // TOML tells floats from integers by the point or the exponent.
+  if (digits.find_first_of(".e") == std::string::npos) digits += ".0";
+  return digits;
+}
+
+// A bound as people write it: 1, 0.5, not 1.0.
+std::string bound_text(double value) {
+  std::string digits = float_text(value);
+  if (digits.ends_with(".0")) digits.resize(digits.size() - 2);
+  return digits;
+}
+
+// Optimal string alignment: insert, delete, replace, or swap two neighbours.
+int64_t edit_distance(std::string_view from, std::string_view to) {
+  const size_t width = to.size() + 1;
+  std::vector<int64_t> table((from.size() + 1) * width);
+  const auto at = [&](size_t i, size_t j) -> int64_t& { return table[i * width + j]; };
+  for (size_t i = 0; i <= from.size(); ++i) at(i, 0) = static_cast<int64_t>(i);
+  for (size_t j = 0; j <= to.size(); ++j) at(0, j) = static_cast<int64_t>(j);
+  for (size_t i = 1; i <= from.size(); ++i) {
+    for (size_t j = 1; j <= to.size(); ++j) {
+      const int64_t replaced = at(i - 1, j - 1) + (from[i - 1] == to[j - 1] ? 0 : 1);
+      at(i, j) = std::min({at(i - 1, j) + 1, at(i, j - 1) + 1, replaced});
+      if (i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1]) {
+        at(i, j) = std::min(at(i, j), at(i - 2, j - 2) + 1);
+      }
+    }
+  }
+  return at(from.size(), to.size());
+}
+
+std::string_view last_word(std::string_view name) {
+  return name.substr(name.rfind('.') + 1);
+}
+
+template <typename List, typename Write>
+std::string list_text(const List& list, Write write) {
+  std::string result = "[";
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (i > 0) result += ", ";
+    result += write(list[i]);
+  }
+  return result + "]";
+}
+
+}  // namespace
+
+bool Bounds::contain(double value) const {
+  const bool low_ok = low_open ? value > low : value >= low;
+  const bool high_ok = high_open ? value < high : value <= high;
+  return low_ok && high_ok && std::isfinite(value);
+}
+
+std::string Bounds::describe() const {
+  const bool has_low = std::isfinite(low);
+  const bool has_high = std::isfinite(high);
+  if (!has_low && !has_high) return "";
+  if (!has_high) return (low_open ? "> " : ">= ") + bound_text(low);
+  if (!has_low) return (high_open ? "< " : "<= ") + bound_text(high);
+  if (!low_open && !high_open) return bound_text(low) + " .. " + bound_text(high);
+  return bound_text(low) + (low_open ? " < x " : " <= x ") + (high_open ? "< " : "<= ") +
+         bound_text(high);
+}
+
+std::string ConfigKey::type_name() const {
+  static const std::array<const char*, 6> names = {"boolean", "integer",         "float",
+                                                   "string",  "list of strings", "list of floats"};
+  return names.at(initial().index());
+}
+
+std::string ConfigKey::default_text() const {
+  return automatic ? toml_quoted("auto") : toml_text(initial());
+}
+
+const ConfigKey* find_key(std::string_view name) {
+  for (const ConfigKey& key : config_keys()) {
+    if (key.name == name) return &key;
+  }
+  return nullptr;
+}
+
+const ConfigKey& nearest_key(std::string_view name) {
+  const ConfigKey* best = nullptr;
+  int64_t best_distance = 0;
+  for (const ConfigKey& key : config_keys()) {
+    const int64_t whole = edit_distance(name, key.name);
+    const int64_t word = 2 + 2 * edit_distance(last_word(name), last_word(key.name));
+    const int64_t distance = std::min(whole, word);
+    if (best == nullptr || distance < best_distance) {
+      best = &key;
+      best_distance = distance;
+    }
+  }
+  LONGSPAN_CHECK(best != nullptr, "the table of keys is empty");
+  return *best;
+}
+
+std::string toml_quoted(std::string_view value) {
+  std::string result = "\"";
+  for (const char letter : value) {
+    const auto byte = static_cast<unsigned char>(letter);
+    if (letter == '"' || letter == '\\') {
+      result += '\\';
+      result += letter;
+    } else if (byte < 0x20 || byte == 0x7f) {
+      std::array<char, 8> escape{};
+      std::snprintf(escape.data(), escape.size(), "\\u%04x", static_cast<unsigned>(byte));
+      result += escape.data();
+    } else {
+      result += letter;
+    }
+  }
+  return result + "\"";
+}
+
+std::string toml_text(const ConfigValue& value) {
+  struct Writer {
+    std::string operator()(bool flag) const { return flag ? "true" : "false"; }
+    std::string operator()(int64_t number) const { return std::to_string(number); }
+    std::string operator()(double number) const { return float_text(number); }
+    std::string operator()(const std::string& word) const { return toml_quoted(word); }
+    std::string operator()(const std::vector<std::string>& words) const {
+      return list_text(words, toml_quoted);
+    }
+    std::string operator()(const std::vector<double>& numbers) const {
+      return list_text(numbers, float_text);
+    }
+  };
+  return std::visit(Writer{}, value);
+}
+
+}  // namespace longspan

@@ -1,0 +1,60 @@
+// Reads a run configuration: a TOML file, then overrides from the command line, then the rules of
+// "auto", then the checks that look at several keys at once.
+//
+//   const LoadedConfig loaded = load_run_config("run.toml", {"--optimizer.lr=1e-3"}, around);
+//   std::cout << loaded.annotated_toml();    // --print-config: each value with where it came from
+//   write_text_atomic(folder / "config.toml", loaded.toml());
+//
+// Everything is strict: an unknown key names the nearest one, and a wrong type, a value out of
+// range or a contradiction is a UserError that begins with file and line, or with the override. No
+// environment variable is read; what "auto" needs to know of the machine comes in `Surroundings`.
+// The written text loads again to the same configuration. Pure functions except for reading the
+// file.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/keys.h"
+#include "config/run_config.h"
+
+namespace longspan {
+
+// One key after loading.
+struct Setting {
+  const ConfigKey* key = nullptr;
+  ConfigValue value;
+  // "default", "run.toml:14", "command line", or "auto: " and the reason.
+  std::string origin;
+  // Whether the file or the command line gave a value (not "auto").
+  bool explicit_value = false;
+};
+
+struct LoadedConfig {
+  RunConfig config;
+  std::vector<Setting> settings;  // in the order of config_keys()
+
+  // The resolved configuration as TOML, without and with the origins as comments.
+  std::string toml() const;
+  std::string annotated_toml() const;
+  // Fingerprint of toml(), 16 hexadecimal digits.
+  std::string hash() const;
+};
+
+// Overrides read `--section.key=value`. A string needs no quotes; a list is written as in TOML, or
+// is one element without brackets. The last of several overrides of one key counts.
+LoadedConfig load_run_config(const std::filesystem::path& path,
+                             const std::vector<std::string>& overrides = {},
+                             const Surroundings& around = {});
+
+// The same from text; `origin` stands for the path in errors.
+LoadedConfig parse_run_config(std::string_view source, const std::string& origin,
+                              const std::vector<std::string>& overrides = {},
+                              const Surroundings& around = {});
+
+// What training needs beyond a valid file: training documents. UserError if it is missing.
+void require_training_data(const LoadedConfig& loaded);
+
+}  // namespace longspan

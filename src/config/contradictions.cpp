@@ -1,0 +1,137 @@
+#include "config/contradictions.h"
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace longspan {
+namespace {
+
+class Checker {
+ public:
+  Checker(const LoadedConfig& loaded, const Surroundings& around)
+      : loaded_(loaded), config_(loaded.config), around_(around) {}
+
+  void check_all() const {
+    check_model();
+    check_data();
+    check_layout();
+    check_attention();
+    check_optimizer();
+    check_output();
+  }
+
+ private:
+  const Setting& setting(std::string_view name) const {
+    for (const Setting& candidate : loaded_.settings) {
+      if (candidate.key->name == name) return candidate;
+    }
+    throw InternalError(text("no key ", name));
+  }
+
+  // "layout.band = 4 (run.toml:7)"
+  std::string quote(std::string_view name) const {
+    const Setting& found = setting(name);
+    return text(name, " = ", toml_text(found.value), " (", found.origin, ")");
+  }
+
+  bool changed(std::string_view name) const {
+    const Setting& found = setting(name);
+    return found.explicit_value && found.value != found.key->initial();
+  }
+
+  template <typename... Parts>
+  void refuse_if(bool contradiction, const Parts&... parts) const {
+    if (contradiction) throw UserError(text("contradictory configuration: ", parts...));
+  }
+
+  void check_model() const {
+    const bool has_path = !config_.model.path.empty();
+    const bool has_preset = !config_.model.preset.empty();
+    refuse_if(has_path && has_preset, quote("model.path"), " and ", quote("model.preset"),
+              ": set one of them");
+    if (!has_path && !has_preset) {
+      throw UserError("no model: set model.path to a Hugging Face folder, or model.preset");
+    }
+    refuse_if(has_preset && config_.model.init == "weights", quote("model.init"), " with ",
+              quote("model.preset"),
+              ": a preset has no weights; set model.path, or init = "
+              "\"random\"");
+  }
+
+  void check_data() const {
+    const std::string& format = config_.data.format;
+    if (format != "auto" && format != "fasta") {
+      for (const char* name :
+           {"data.fasta.mask_n_weight", "data.fasta.soft_mask_weight", "data.fasta.max_n_run",
+            "data.fasta.reverse_complement", "data.fasta.circular", "data.fasta.hold_out"}) {
+        refuse_if(changed(name), quote(name), " has no effect with ", quote("data.format"));
+      }
+    }
+    const bool has_ids = format == "auto" || format == "megatron" || format == "jsonl";
+    refuse_if(config_.data.tokenizer == "none" && !has_ids, quote("data.tokenizer"), " with ",
+              quote("data.format"), ": such files hold no token ids; name a tokenizer");
+  }
+
+  void check_layout() const {
+    const LayoutConfig& layout = config_.layout;
+    refuse_if(around_.launcher_ranks > 0 && layout.ranks != around_.launcher_ranks,
+              quote("layout.ranks"), ", but the launcher started ", around_.launcher_ranks,
+              " ranks: start as many, or set layout.ranks = \"auto\"");
+    refuse_if(layout.band > layout.chunks, quote("layout.band"), " is more than ",
+              quote("layout.chunks"));
+    refuse_if(layout.ranks % layout.shard_group != 0, quote("layout.shard_group"),
+              " does not divide ", quote("layout.ranks"));
+    const bool redone = layout.stored_mode == "context_only";
+    refuse_if(redone && layout.inner_mode == "none", quote("layout.stored_mode"), " with ",
+              quote("layout.inner_mode"),
+              ": name what a band keeps while it is redone, or set \"auto\"");
+    refuse_if(!redone && layout.inner_mode != "none", quote("layout.inner_mode"),
+              " has no effect with ", quote("layout.stored_mode"));
+  }
+
+  void check_attention() const {
+    const AttentionConfig& attention = config_.attention;
+    refuse_if(attention.servers == "dedicated" && attention.dedicated == 0,
+              quote("attention.servers"), " with ", quote("attention.dedicated"),
+              ": say how many ranks serve");
+    refuse_if(attention.servers == "in-place" && attention.dedicated > 0,
+              quote("attention.servers"), " with ", quote("attention.dedicated"));
+    refuse_if(attention.dedicated >= config_.layout.ranks && attention.dedicated > 0,
+              quote("attention.dedicated"), " leaves no rank for the tokens, with ",
+              quote("layout.ranks"), ": they are counted in");
+  }
+
+  void check_optimizer() const {
+    const OptimizerConfig& optimizer = config_.optimizer;
+    refuse_if(optimizer.warmup_steps > optimizer.steps, quote("optimizer.warmup_steps"),
+              " is more than ", quote("optimizer.steps"));
+    refuse_if(optimizer.decay_steps > optimizer.steps - optimizer.warmup_steps,
+              quote("optimizer.decay_steps"), " and ", quote("optimizer.warmup_steps"),
+              " are together more than ", quote("optimizer.steps"));
+    if (optimizer.schedule == "constant") {
+      refuse_if(optimizer.decay_steps > 0, quote("optimizer.decay_steps"), " has no effect with ",
+                quote("optimizer.schedule"));
+      refuse_if(changed("optimizer.min_lr_ratio"), quote("optimizer.min_lr_ratio"),
+                " has no effect with ", quote("optimizer.schedule"));
+    }
+  }
+
+  void check_output() const {
+    if (config_.output.folder.empty()) throw UserError("output.folder is empty: name a folder");
+    const bool held_out = !config_.data.eval.empty() || !config_.data.fasta.hold_out.empty();
+    refuse_if(config_.output.eval_every > 0 && !held_out, quote("output.eval_every"),
+              " without held-out documents: set data.eval or data.fasta.hold_out");
+  }
+
+  const LoadedConfig& loaded_;
+  const RunConfig& config_;
+  const Surroundings& around_;
+};
+
+}  // namespace
+
+void check_contradictions(const LoadedConfig& loaded, const Surroundings& around) {
+  Checker(loaded, around).check_all();
+}
+
+}  // namespace longspan

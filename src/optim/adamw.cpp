@@ -1,7 +1,5 @@
 #include "optim/adamw.h"
 
-#include <cmath>
-
 #include "base/check.h"
 
 namespace longspan {
@@ -13,12 +11,6 @@ double clip_factor(double norm, double max_norm) {
                          " is not a norm; give a positive number, or 0 for no clipping"));
   }
   return max_norm == 0 || norm <= max_norm ? 1.0 : max_norm / norm;
-}
-
-double bias_correction(double beta, int64_t step) {
-  LONGSPAN_CHECK(step >= 1, "step ", step);
-  // 1 - beta^step loses digits when beta is near 1; expm1 keeps them.
-  return beta == 0 ? 1.0 : -std::expm1(static_cast<double>(step) * std::log(beta));
 }
 
 }  // namespace longspan

@@ -53,12 +53,5 @@ TEST(AdamW, ClipFactorScalesDownOnly) {
   EXPECT_THROW(clip_factor(std::numeric_limits<double>::quiet_NaN(), 1.0), InternalError);
 }
 
-TEST(AdamW, BiasCorrectionKeepsItsDigits) {
-  EXPECT_NEAR(bias_correction(0.9, 1), 0.1, 1e-16);
-  EXPECT_NEAR(bias_correction(0.9, 2), 0.19, 1e-15);
-  EXPECT_NEAR(bias_correction(1 - 1e-9, 1) / 1e-9, 1.0, 1e-6);
-  EXPECT_DOUBLE_EQ(bias_correction(0.0, 3), 1.0);
-}
-
 }  // namespace
 }  // namespace longspan

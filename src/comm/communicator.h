@@ -12,27 +12,24 @@
 //
 // Contract
 // - One communicator object per rank, used by that rank's thread alone (abort() excepted).
-// Different
-//   ranks' objects may be used at the same time.
-// - Point to point: messages match by (source, destination, tag), first posted first matched; sizes
-//   must be equal on both sides (InternalError otherwise). Zero-size messages are allowed and are
-//   delivered. A rank does not send to itself. A buffer belongs to the operation until wait()
-//   returns. A send completes without its receive being posted as far as the program's order goes:
-//   two ranks that both send and wait, then both receive, never deadlock, whatever the sizes (a
-//   wait on a send that nobody has asked for yet keeps a copy; receives posted first, or waited for
-//   first, avoid it).
+//   Different ranks' objects may be used at the same time.
+// - Point to point: messages match by (source, destination, tag), first posted first matched;
+//   sizes must be equal on both sides (InternalError otherwise). Zero-size messages are allowed
+//   and are delivered. A rank does not send to itself. A buffer belongs to the operation until
+//   wait() returns. A send completes without its receive being posted as far as the program's
+//   order goes: two ranks that both send and wait, then both receive, never deadlock, whatever
+//   the sizes (a wait on a send that nobody has asked for yet keeps a copy; receives posted
+//   first, or waited for first, avoid it).
 // - Collectives are called by all ranks of the communicator in the same order, with the same `op`
-// and
-//   sizes (InternalError otherwise). Sums have a fixed order (rank 0 first), so the same inputs
-//   give the same bits on every rank and every run. In a maximum a NaN wins.
-// - `op` names the operation in errors and in the stall report ("attention out, layer 3, chunk 1").
-// A
-//   rank that waits longer than the stall timeout throws DistributedError naming itself, the
-//   operation, the peer and, where it is known, what the peer is doing instead. After that, or
-//   after abort(), every operation of the communicator, its parents and its subgroups throws on all
-//   ranks.
+//   and sizes (InternalError otherwise). Sums have a fixed order (rank 0 first), so the same
+//   inputs give the same bits on every rank and every run. In a maximum a NaN wins.
+// - `op` names the operation in errors and in the stall report ("attention out, layer 3, chunk
+//   1"). A rank that waits longer than the stall timeout throws DistributedError naming itself,
+//   the operation, the peer and, where it is known, what the peer is doing instead. After that,
+//   or after abort(), every operation of the communicator, its parents and its subgroups throws
+//   on all ranks.
 // - `activity(op)` tells others what this rank is doing outside of communication, for those
-// reports.
+//   reports.
 #pragma once
 
 #include <cstddef>
@@ -115,6 +112,14 @@ class Communicator {
   virtual void activity(std::string_view op) = 0;
   // Ends all waiting on every rank with `reason`. Any thread may call it.
   virtual void abort(std::string_view reason) = 0;
+
+ protected:
+  // What all transports check alike (InternalError).
+  void check_peer(int peer, std::string_view op) const;
+  void check_root(int root, std::string_view op) const;
+  void check_blocks(size_t whole, size_t block, std::string_view op) const;
+  // This rank's place in the list, -1 if it is not there; the ranks must exist and be distinct.
+  int place_in_subgroup(const std::vector<int>& ranks, std::string_view name) const;
 };
 
 }  // namespace longspan

@@ -1,0 +1,666 @@
+// The one test of every transport: what communicator.h promises, on random ragged input.
+
+#include "comm/communicator.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <thread>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "comm/test_transports.h"
+
+namespace longspan {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+ConstBytes view(const Bytes& bytes) {
+  return {bytes.data(), bytes.size()};
+}
+
+Bytes make_bytes(uint64_t seed, int64_t size_bytes) {
+  Bytes bytes(static_cast<size_t>(size_bytes));
+  uint64_t state = seed * 0x9e3779b97f4a7c15ULL + 1;
+  for (std::byte& byte : bytes) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    byte = static_cast<std::byte>(state >> 56);
+  }
+  return bytes;
+}
+
+// Names a message by its ends and a number, the same on every rank.
+uint64_t message_seed(int source, int destination, uint64_t number) {
+  return number * 4096 + static_cast<uint64_t>(source) * 64 + static_cast<uint64_t>(destination);
+}
+
+class CommunicatorTest : public testing::TestWithParam<TestTransport> {
+ protected:
+  const TestTransport& transport() const { return GetParam(); }
+  bool alone() const { return transport().size == 1; }
+
+  void expect_success(const std::function<void(Communicator&)>& body) {
+    const Outcome outcome = run_on(transport(), {}, body);
+    EXPECT_TRUE(outcome.failures.empty()) << outcome;
+  }
+  // Runs a body that must fail on every rank; returns the failures of this process's ranks.
+  std::map<int, std::string> expect_all_fail(const TestRunOptions& options,
+                                             const std::function<void(Communicator&)>& body) {
+    const auto begin = std::chrono::steady_clock::now();
+    const Outcome outcome = run_on(transport(), options, body);
+    const auto seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    EXPECT_LT(seconds, 20) << "a failure must end the job promptly";
+    for (const int rank : local_ranks(transport())) {
+      EXPECT_TRUE(outcome.failures.count(rank)) << "rank " << rank << " met no error" << outcome;
+    }
+    return outcome.failures;
+  }
+};
+
+void expect_text(const std::string& message, const std::string& part) {
+  EXPECT_NE(message.find(part), std::string::npos) << "no '" << part << "' in: " << message;
+}
+
+TEST_P(CommunicatorTest, RaggedAllToAll) {
+  expect_success([](Communicator& comm) {
+    const auto ranks = static_cast<size_t>(comm.size());
+    for (uint64_t round = 0; round < 30; ++round) {
+      RandomStream sizes(3, "ragged all-to-all", round);
+      const int64_t largest = sizes.between(0, 1) == 0 ? 40 : 60'000;
+      std::vector<Bytes> outgoing(ranks), incoming(ranks), expected(ranks);
+      for (int source = 0; source < comm.size(); ++source) {
+        for (int destination = 0; destination < comm.size(); ++destination) {
+          const bool nothing = sizes.below(4) == 0 || source == destination;
+          const int64_t size_bytes = nothing ? 0 : sizes.between(1, largest);
+          const Bytes data = make_bytes(message_seed(source, destination, round), size_bytes);
+          if (source == comm.rank()) outgoing[static_cast<size_t>(destination)] = data;
+          if (destination == comm.rank()) expected[static_cast<size_t>(source)] = data;
+        }
+      }
+      std::vector<ConstBytes> send;
+      std::vector<MutableBytes> receive;
+      for (size_t rank = 0; rank < ranks; ++rank) {
+        incoming[rank].resize(expected[rank].size());
+        send.push_back(view(outgoing[rank]));
+        receive.push_back(incoming[rank]);
+      }
+      Work work = comm.all_to_all(send, receive, 5, "ragged exchange");
+      work.wait();
+      EXPECT_TRUE(work.done());
+      EXPECT_EQ(incoming, expected) << "round " << round;
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, TwoExchangesInFlightWaitedForInReverse) {
+  expect_success([](Communicator& comm) {
+    const auto ranks = static_cast<size_t>(comm.size());
+    constexpr size_t kBytes = 30'000;
+    std::vector<std::vector<Bytes>> outgoing(2), incoming(2);
+    std::vector<Work> works;
+    for (size_t exchange = 0; exchange < 2; ++exchange) {
+      std::vector<ConstBytes> send(ranks);
+      std::vector<MutableBytes> receive(ranks);
+      outgoing[exchange].resize(ranks);
+      incoming[exchange].resize(ranks);
+      for (int peer = 0; peer < comm.size(); ++peer) {
+        if (peer == comm.rank()) continue;
+        const auto place = static_cast<size_t>(peer);
+        outgoing[exchange][place] = make_bytes(message_seed(comm.rank(), peer, exchange), kBytes);
+        incoming[exchange][place].resize(kBytes);
+        send[place] = view(outgoing[exchange][place]);
+        receive[place] = incoming[exchange][place];
+      }
+      works.push_back(comm.all_to_all(send, receive, static_cast<int64_t>(exchange), "exchange"));
+    }
+    works[1].wait();
+    works[0].wait();
+    for (size_t exchange = 0; exchange < 2; ++exchange) {
+      for (int peer = 0; peer < comm.size(); ++peer) {
+        if (peer == comm.rank()) continue;
+        EXPECT_EQ(incoming[exchange][static_cast<size_t>(peer)],
+                  make_bytes(message_seed(peer, comm.rank(), exchange), kBytes));
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, SendsWaitedForBeforeAnyReceiveIsPosted) {
+  expect_success([](Communicator& comm) {
+    for (const int64_t size_bytes : {0, 1, 3'000, 5'000, 100'000, 9'000'001}) {
+      for (int peer = 0; peer < comm.size(); ++peer) {
+        if (peer == comm.rank()) continue;
+        Bytes data = make_bytes(message_seed(comm.rank(), peer, 1), size_bytes);
+        comm.send(peer, 9, "early send", view(data)).wait();
+        std::fill(data.begin(), data.end(), std::byte{0});  // ours again after wait()
+      }
+      for (int peer = 0; peer < comm.size(); ++peer) {
+        if (peer == comm.rank()) continue;
+        Bytes data(static_cast<size_t>(size_bytes));
+        comm.receive(peer, 9, "late receive", data).wait();
+        EXPECT_TRUE(data == make_bytes(message_seed(peer, comm.rank(), 1), size_bytes));
+      }
+    }
+  });
+}
+
+struct PlannedMessage {
+  int64_t tag;
+  int64_t size_bytes;
+  uint64_t number;
+};
+
+// The messages of one pair in the order in which they are sent; tags repeat, and any value is one.
+std::vector<PlannedMessage> plan_messages(int source, int destination) {
+  const std::vector<int64_t> tags{0,
+                                  -1,
+                                  7,
+                                  std::numeric_limits<int64_t>::max(),
+                                  std::numeric_limits<int64_t>::min(),
+                                  int64_t{1} << 40};
+  RandomStream random(17, "planned messages", message_seed(source, destination, 0));
+  std::vector<PlannedMessage> messages;
+  for (uint64_t number = 0; number < 40; ++number) {
+    const int64_t size_bytes = random.below(5) == 0 ? 0 : random.between(0, 20'000);
+    messages.push_back({tags[random.below(tags.size())], size_bytes, number});
+  }
+  return messages;
+}
+
+// Another order of posting in which the messages of each tag keep their order.
+std::vector<PlannedMessage> shuffle_between_tags(std::vector<PlannedMessage> messages,
+                                                 RandomStream& random) {
+  std::vector<PlannedMessage> shuffled;
+  while (!messages.empty()) {
+    const int64_t tag = messages[random.below(messages.size())].tag;
+    const auto first = std::find_if(messages.begin(), messages.end(),
+                                    [tag](const PlannedMessage& each) { return each.tag == tag; });
+    shuffled.push_back(*first);
+    messages.erase(first);
+  }
+  return shuffled;
+}
+
+TEST_P(CommunicatorTest, TagsOutOfOrder) {
+  expect_success([](Communicator& comm) {
+    RandomStream random(23, "posting order", static_cast<uint64_t>(comm.rank()));
+    struct Arrival {
+      int source;
+      PlannedMessage message;
+      Bytes data;
+    };
+    std::vector<Bytes> outgoing;
+    std::vector<Arrival> arrivals;
+    std::vector<Work> works;
+    arrivals.reserve(1000);
+    outgoing.reserve(1000);
+    for (int peer = 0; peer < comm.size(); ++peer) {
+      if (peer == comm.rank()) continue;
+      for (const auto& message : plan_messages(comm.rank(), peer)) {
+        outgoing.push_back(
+            make_bytes(message_seed(comm.rank(), peer, message.number), message.size_bytes));
+        works.push_back(comm.send(peer, message.tag, "tagged", view(outgoing.back())));
+      }
+      for (const auto& message : shuffle_between_tags(plan_messages(peer, comm.rank()), random)) {
+        arrivals.push_back({peer, message, Bytes(static_cast<size_t>(message.size_bytes))});
+        works.push_back(comm.receive(peer, message.tag, "tagged", arrivals.back().data));
+      }
+    }
+    for (const int64_t i : random.permutation(static_cast<int64_t>(works.size()))) {
+      works[static_cast<size_t>(i)].wait();
+    }
+    for (const Arrival& arrival : arrivals) {
+      EXPECT_TRUE(arrival.data ==
+                  make_bytes(message_seed(arrival.source, comm.rank(), arrival.message.number),
+                             arrival.message.size_bytes))
+          << "tag " << arrival.message.tag << " number " << arrival.message.number;
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, DoneTurnsTrueWithoutWaiting) {
+  if (alone()) GTEST_SKIP() << "needs two ranks";
+  expect_success([](Communicator& comm) {
+    Bytes data(50'000);
+    if (comm.rank() == 0) {
+      Work work = comm.receive(1, 0, "polled", data);
+      while (!work.done()) std::this_thread::yield();
+      EXPECT_TRUE(data == make_bytes(5, 50'000));
+    } else if (comm.rank() == 1) {
+      data = make_bytes(5, 50'000);
+      Work work = comm.send(0, 0, "polled", view(data));
+      while (!work.done()) std::this_thread::yield();
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, DroppedWorkIsWaitedFor) {
+  if (alone()) GTEST_SKIP() << "needs two ranks";
+  expect_success([](Communicator& comm) {
+    Bytes data(50'000);
+    if (comm.rank() == 0) {
+      { const Work work = comm.receive(1, 0, "dropped work", data); }
+      EXPECT_TRUE(data == make_bytes(6, 50'000));
+      Work reused = comm.receive(1, 1, "dropped work", data);
+      reused = Work();
+      EXPECT_TRUE(data == make_bytes(7, 50'000));
+    } else if (comm.rank() == 1) {
+      for (int64_t number = 0; number < 2; ++number) {
+        data = make_bytes(6 + static_cast<uint64_t>(number), 50'000);
+        const Work work = comm.send(0, number, "dropped work", view(data));
+      }
+    }
+  });
+}
+
+// Values whose sum depends on the order: large and small ones mixed.
+template <typename T>
+std::vector<T> make_values(int rank, uint64_t round, size_t count) {
+  RandomStream random(31 + round, "values", static_cast<uint64_t>(rank));
+  std::vector<T> values(count);
+  for (T& value : values) {
+    value = static_cast<T>(random.normal() * std::pow(10.0, random.uniform() * 8 - 4));
+  }
+  return values;
+}
+
+template <typename T>
+bool same_bits(std::span<const T> a, std::span<const T> b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
+}
+
+template <typename T>
+std::vector<T> serial_sum(int ranks, uint64_t round, size_t count) {
+  std::vector<T> sum = make_values<T>(0, round, count);
+  for (int rank = 1; rank < ranks; ++rank) {
+    const std::vector<T> values = make_values<T>(rank, round, count);
+    for (size_t i = 0; i < count; ++i) sum[i] += values[i];
+  }
+  return sum;
+}
+
+const std::vector<size_t> kCounts{0, 1, 2, 7, 511, 512, 513, 1500, 40'000};
+
+template <typename T>
+void check_reduce_scatter(Communicator& comm) {
+  for (const size_t count : kCounts) {
+    const size_t whole = count * static_cast<size_t>(comm.size());
+    const std::vector<T> input = make_values<T>(comm.rank(), count, whole);
+    std::vector<T> own(count);
+    comm.reduce_scatter(std::span<const T>(input), std::span<T>(own), "reduce-scatter");
+    const std::vector<T> sum = serial_sum<T>(comm.size(), count, whole);
+    const auto expected =
+        std::span<const T>(sum).subspan(count * static_cast<size_t>(comm.rank()), count);
+    EXPECT_TRUE(same_bits(std::span<const T>(own), expected)) << count << " elements";
+  }
+}
+
+TEST_P(CommunicatorTest, SumsEqualTheSerialSumBitForBit) {
+  expect_success([](Communicator& comm) {
+    check_reduce_scatter<float>(comm);
+    check_reduce_scatter<double>(comm);
+    for (const size_t count : kCounts) {
+      std::vector<double> values = make_values<double>(comm.rank(), count, count);
+      comm.all_reduce_sum(values, "sum");
+      const std::vector<double> expected = serial_sum<double>(comm.size(), count, count);
+      EXPECT_TRUE(same_bits<double>(values, expected)) << count << " elements";
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, MaximumAndItsNan) {
+  expect_success([](Communicator& comm) {
+    constexpr size_t kCount = 100;
+    std::vector<double> values = make_values<double>(comm.rank(), 1, kCount);
+    std::vector<double> expected = make_values<double>(0, 1, kCount);
+    for (int rank = 1; rank < comm.size(); ++rank) {
+      const std::vector<double> other = make_values<double>(rank, 1, kCount);
+      for (size_t i = 0; i < kCount; ++i) expected[i] = std::max(expected[i], other[i]);
+    }
+    const auto nan_place = static_cast<size_t>(comm.rank());
+    values[nan_place] = std::nan("");
+    comm.all_reduce_max(values, "maximum");
+    for (size_t i = 0; i < kCount; ++i) {
+      if (i < static_cast<size_t>(comm.size())) {
+        EXPECT_TRUE(std::isnan(values[i])) << i;
+      } else {
+        EXPECT_EQ(values[i], expected[i]) << i;
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, GatherAndBroadcast) {
+  expect_success([](Communicator& comm) {
+    const auto self = static_cast<size_t>(comm.rank());
+    const auto ranks = static_cast<size_t>(comm.size());
+    for (const size_t block : {size_t{0}, size_t{1}, size_t{333}, size_t{70'000}}) {
+      const auto size_bytes = static_cast<int64_t>(block);
+      Bytes expected;
+      for (int rank = 0; rank < comm.size(); ++rank) {
+        const Bytes part = make_bytes(message_seed(rank, 0, 2), size_bytes);
+        expected.insert(expected.end(), part.begin(), part.end());
+      }
+      const Bytes own = make_bytes(message_seed(comm.rank(), 0, 2), size_bytes);
+      Bytes apart(ranks * block), in_place(ranks * block);
+      comm.all_gather(view(own), apart, "gather");
+      EXPECT_TRUE(apart == expected);
+      std::copy(own.begin(), own.end(), in_place.begin() + static_cast<long>(self * block));
+      comm.all_gather(view(in_place).subspan(self * block, block), in_place, "gather in place");
+      EXPECT_TRUE(in_place == expected);
+      for (int root = 0; root < comm.size(); ++root) {
+        Bytes data =
+            comm.rank() == root ? make_bytes(message_seed(root, 0, 3), size_bytes) : Bytes(block);
+        comm.broadcast(root, data, "broadcast");
+        EXPECT_TRUE(data == make_bytes(message_seed(root, 0, 3), size_bytes));
+      }
+    }
+  });
+}
+
+TEST_P(CommunicatorTest, BarrierHoldsUntilTheLastArrives) {
+  expect_success([](Communicator& comm) {
+    const auto now_s = [] {
+      return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+          .count();
+    };
+    for (uint64_t round = 0; round < 10; ++round) {
+      RandomStream random(41, "barrier", round * 64 + static_cast<uint64_t>(comm.rank()));
+      std::this_thread::sleep_for(std::chrono::microseconds(random.between(0, 3000)));
+      std::vector<double> times{now_s(), 0};
+      comm.barrier("barrier");
+      times[1] = -now_s();
+      comm.all_reduce_max(times, "times");
+      EXPECT_LE(times[0], -times[1]) << "somebody left before the last one came";
+    }
+  });
+}
+
+// Sends `value` around the members of a group and checks what arrives.
+void check_ring(Communicator& group, int value_of_self, const std::vector<int>& values) {
+  const int next = (group.rank() + 1) % group.size();
+  const int previous = (group.rank() + group.size() - 1) % group.size();
+  std::vector<double> sum{static_cast<double>(value_of_self)};
+  group.all_reduce_sum(sum, "group sum");
+  EXPECT_EQ(sum[0], std::accumulate(values.begin(), values.end(), 0.0));
+  if (group.size() == 1) return;
+  int received = -1;
+  const auto bytes = std::as_writable_bytes(std::span(&received, 1));
+  Work incoming = group.receive(previous, 1, "ring", bytes);
+  group.send(next, 1, "ring", std::as_bytes(std::span(&value_of_self, 1))).wait();
+  incoming.wait();
+  EXPECT_EQ(received, values[static_cast<size_t>(previous)]);
+}
+
+TEST_P(CommunicatorTest, Subgroups) {
+  expect_success([](Communicator& comm) {
+    std::vector<int> low, high, reversed;
+    for (int rank = 0; rank < comm.size(); ++rank) {
+      (rank < (comm.size() + 1) / 2 ? low : high).push_back(rank);
+      reversed.insert(reversed.begin(), rank);
+    }
+    const auto in = [&](const std::vector<int>& ranks) {
+      return std::find(ranks.begin(), ranks.end(), comm.rank()) != ranks.end();
+    };
+    const auto lower = comm.subgroup(low, "low half");
+    EXPECT_EQ(lower != nullptr, in(low));
+    const auto upper = high.empty() ? nullptr : comm.subgroup(high, "high half");
+    EXPECT_EQ(upper != nullptr, in(high));
+    Communicator& half = in(low) ? *lower : *upper;
+    check_ring(half, comm.rank(), in(low) ? low : high);
+
+    const auto backward = comm.subgroup(reversed, "reversed");
+    ASSERT_NE(backward, nullptr);
+    EXPECT_EQ(backward->rank(), comm.size() - 1 - comm.rank());
+    check_ring(*backward, comm.rank(), reversed);
+
+    // Nested: the first member of each half alone, made by both halves at the same time.
+    const auto nested = half.subgroup({0}, "nested");
+    EXPECT_EQ(nested != nullptr, half.rank() == 0);
+    if (nested) check_ring(*nested, comm.rank(), {comm.rank()});
+    const auto again = half.subgroup(
+        [&] {
+          std::vector<int> all(static_cast<size_t>(half.size()));
+          std::iota(all.begin(), all.end(), 0);
+          return all;
+        }(),
+        "nested whole");
+    check_ring(*again, comm.rank(), in(low) ? low : high);
+    check_ring(comm, comm.rank(), [&] {
+      std::vector<int> all(reversed.rbegin(), reversed.rend());
+      return all;
+    }());
+  });
+}
+
+TEST_P(CommunicatorTest, GroupsDoNotSeeEachOthersMessages) {
+  if (alone()) GTEST_SKIP() << "needs two ranks";
+  expect_success([](Communicator& comm) {
+    const auto pair = comm.subgroup({0, 1}, "pair");
+    if (!pair) return;
+    const int peer = 1 - comm.rank();
+    char parent_got = 0, child_got = 0;
+    const auto bytes = [](char& c) { return std::as_writable_bytes(std::span(&c, 1)); };
+    const char parent_sends = 'p', child_sends = 'c';
+    Work child_in = pair->receive(peer, 4, "child", bytes(child_got));
+    Work parent_in = comm.receive(peer, 4, "parent", bytes(parent_got));
+    Work parent_out = comm.send(peer, 4, "parent", std::as_bytes(std::span(&parent_sends, 1)));
+    Work child_out = pair->send(peer, 4, "child", std::as_bytes(std::span(&child_sends, 1)));
+    for (Work* work : {&child_in, &parent_in, &parent_out, &child_out}) work->wait();
+    EXPECT_EQ(parent_got, 'p');
+    EXPECT_EQ(child_got, 'c');
+  });
+}
+
+TEST_P(CommunicatorTest, SizesThatDifferAreAnError) {
+  if (alone()) GTEST_SKIP() << "needs two ranks";
+  for (const auto& [sent, expected] : std::vector<std::pair<size_t, size_t>>{
+           {10, 11}, {0, 1}, {1, 0}, {50'000, 10}, {10, 50'000}, {2'000'000, 3'000'000}}) {
+    const auto failures = expect_all_fail({}, [sent = sent, expected = expected](auto& comm) {
+      Bytes data(comm.rank() == 0 ? sent : expected);
+      if (comm.rank() == 0) comm.send(1, 0, "mismatched send", view(data)).wait();
+      if (comm.rank() == 1) comm.receive(0, 0, "mismatched receive", data).wait();
+      comm.barrier("after");
+    });
+    if (failures.count(1)) {
+      expect_text(failures.at(1), "InternalError");
+      expect_text(failures.at(1), text(sent));
+      expect_text(failures.at(1), text(expected));
+    }
+  }
+}
+
+TEST_P(CommunicatorTest, CollectivesThatDifferAreAnError) {
+  if (alone()) GTEST_SKIP() << "needs two ranks";
+  const auto sizes = expect_all_fail({}, [](Communicator& comm) {
+    std::vector<double> values(comm.rank() == 1 ? 3000 : 4000, 1.0);
+    comm.all_reduce_sum(values, "uneven sum");
+    comm.barrier("after");
+  });
+  for (const auto& [rank, failure] : sizes) expect_text(failure, "uneven sum");
+  const auto names = expect_all_fail({}, [](Communicator& comm) {
+    comm.barrier(comm.rank() == 1 ? "gradients, layer 4" : "gradients, layer 3");
+    comm.barrier("after");
+  });
+  for (const auto& [rank, failure] : names) {
+    expect_text(failure, "gradients, layer 3");
+    expect_text(failure, "gradients, layer 4");
+  }
+}
+
+TEST_P(CommunicatorTest, StallNamesTheRankAndWhatItDoes) {
+  if (alone()) GTEST_SKIP() << "needs two ranks";
+  const int culprit = transport().size - 1;
+  for (const bool collective : {false, true}) {
+    const auto failures =
+        expect_all_fail({.stall_timeout_s = 0.4}, [culprit, collective](Communicator& comm) {
+          comm.barrier("start");
+          if (comm.rank() == culprit) {
+            comm.activity("attention forward, layer 3");
+            std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+          }
+          Bytes data(100);
+          if (collective || comm.rank() > 0) {
+            comm.barrier("attention out, layer 3");
+          } else {
+            comm.receive(culprit, 0, "attention out, layer 3", data).wait();
+          }
+        });
+    for (const auto& [rank, failure] : failures) {
+      expect_text(failure, "DistributedError");
+      expect_text(failure, text("rank ", culprit, " has been in 'attention forward, layer 3'"));
+      expect_text(failure, "in 'attention out, layer 3'");
+    }
+  }
+}
+
+TEST_P(CommunicatorTest, StallIsTracedThroughThoseWhoWait) {
+  if (transport().size < 3) GTEST_SKIP() << "needs three ranks";
+  const auto failures = expect_all_fail({.stall_timeout_s = 0.5}, [](Communicator& comm) {
+    Bytes data(10);
+    if (comm.rank() == 0) comm.receive(1, 0, "first leg", data).wait();
+    if (comm.rank() == 1) comm.receive(2, 0, "second leg", data).wait();
+    if (comm.rank() == 2) {
+      comm.activity("reading documents");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    }
+    comm.barrier("after");
+  });
+  for (const auto& [rank, failure] : failures) {
+    expect_text(failure, "rank 2 has been in 'reading documents'");
+  }
+}
+
+TEST_P(CommunicatorTest, CircleOfWaitsIsReported) {
+  if (alone()) GTEST_SKIP() << "needs two ranks";
+  const auto failures = expect_all_fail({.stall_timeout_s = 0.4}, [](Communicator& comm) {
+    Bytes data(10);
+    const int previous = (comm.rank() + comm.size() - 1) % comm.size();
+    comm.receive(previous, 0, "nobody sends", data).wait();
+  });
+  for (const auto& [rank, failure] : failures) {
+    expect_text(failure, "ranks wait for each other");
+    expect_text(failure, "nobody sends");
+  }
+}
+
+TEST_P(CommunicatorTest, AbortEndsAllWaiting) {
+  if (alone()) GTEST_SKIP() << "needs two ranks";
+  const auto failures = expect_all_fail({}, [](Communicator& comm) {
+    const auto everybody = comm.subgroup(
+        [&] {
+          std::vector<int> all(static_cast<size_t>(comm.size()));
+          std::iota(all.begin(), all.end(), 0);
+          return all;
+        }(),
+        "everybody");
+    Bytes data(10);
+    if (comm.rank() == 0) {
+      everybody->abort("out of patience");
+      comm.barrier("never complete");
+    } else if (comm.rank() % 2 == 0) {
+      everybody->receive(0, 0, "never sent", data).wait();
+    } else {
+      comm.barrier("never complete");
+    }
+  });
+  for (const auto& [rank, failure] : failures) {
+    expect_text(failure, "DistributedError");
+    expect_text(failure, "out of patience");
+  }
+}
+
+TEST_P(CommunicatorTest, CrashReachesEveryRank) {
+  if (alone()) GTEST_SKIP() << "needs two ranks";
+  const int victim = transport().size - 1;
+  const auto plan = [victim](int rank) {
+    FaultPlan faults;
+    if (rank == victim) faults.faults = {{Fault::Kind::kCrash, "layer 2", 1}};
+    return faults;
+  };
+  const auto failures = expect_all_fail({.faults = plan}, [](Communicator& comm) {
+    for (int step = 0; step < 3; ++step) {
+      for (int layer = 0; layer < 4; ++layer) {
+        Bytes data(5'000), incoming(5'000);
+        const int next = (comm.rank() + 1) % comm.size();
+        const int previous = (comm.rank() + comm.size() - 1) % comm.size();
+        const std::string op = text("ring, layer ", layer);
+        Work receive = comm.receive(previous, layer, op, incoming);
+        Work send = comm.send(next, layer, op, view(data));
+        receive.wait();
+        send.wait();
+      }
+    }
+  });
+  for (const auto& [rank, failure] : failures) {
+    expect_text(failure, rank == victim ? "InjectedCrash" : "DistributedError");
+    expect_text(failure, text("injected crash of rank ", victim, " in 'ring, layer 2'"));
+  }
+}
+
+TEST_P(CommunicatorTest, DroppedMessageIsNamed) {
+  if (alone()) GTEST_SKIP() << "needs two ranks";
+  const auto plan = [](int rank) {
+    FaultPlan faults;
+    if (rank == 0) faults.faults = {{Fault::Kind::kDrop, "layer 1", 0}};
+    return faults;
+  };
+  const auto failures =
+      expect_all_fail({.stall_timeout_s = 0.5, .faults = plan}, [](Communicator& comm) {
+        for (int layer = 0; layer < 3; ++layer) {
+          Bytes data(100);
+          const std::string op = text("handover, layer ", layer);
+          if (comm.rank() == 0) comm.send(1, layer, op, view(data)).wait();
+          if (comm.rank() == 1) comm.receive(0, layer, op, data).wait();
+        }
+        comm.barrier("after the handover");
+      });
+  for (const auto& [rank, failure] : failures) {
+    expect_text(failure, "DistributedError");
+    expect_text(failure, "handover, layer 1");
+  }
+}
+
+TEST_P(CommunicatorTest, InjectedStallIsNamed) {
+  if (alone()) GTEST_SKIP() << "needs two ranks";
+  const auto plan = [](int rank) {
+    FaultPlan faults;
+    if (rank == 1) faults.faults = {{Fault::Kind::kStall, "sum", 2, 1.2}};
+    return faults;
+  };
+  const auto failures =
+      expect_all_fail({.stall_timeout_s = 0.4, .faults = plan}, [](Communicator& comm) {
+        std::vector<double> values(10);
+        for (int step = 0; step < 5; ++step) comm.all_reduce_sum(values, "sum of losses");
+      });
+  for (const auto& [rank, failure] : failures) {
+    expect_text(failure, "rank 1 has been in 'injected stall before 'sum of losses''");
+  }
+}
+
+TEST_P(CommunicatorTest, MisuseIsRefused) {
+  const auto failures = expect_all_fail({}, [](Communicator& comm) {
+    Bytes data(1);
+    const Work work = comm.send(comm.rank(), 0, "to myself", view(data));
+  });
+  for (const auto& [rank, failure] : failures) expect_text(failure, "to myself");
+  expect_all_fail({}, [](Communicator& comm) { comm.subgroup({0, 0}, "twice"); });
+  expect_all_fail({}, [](Communicator& comm) {
+    std::vector<float> input(1), own(2);
+    comm.reduce_scatter(std::span<const float>(input), std::span<float>(own), "odd blocks");
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, CommunicatorTest, testing::ValuesIn(test_transports()),
+                         [](const auto& each) { return text(each.param); });
+
+}  // namespace
+}  // namespace longspan

@@ -123,8 +123,8 @@ Home TokenLayout::home(int64_t line_position) const {
   return {idx / num_ranks_, idx % num_ranks_};
 }
 
-std::vector<Segment> TokenLayout::segments(const Range& line) const {
-  std::vector<Segment> parts;
+std::vector<DocumentPart> TokenLayout::document_parts(const Range& line) const {
+  std::vector<DocumentPart> parts;
   if (line.empty()) return parts;
   int32_t document_idx = document_at(line.begin);
   for (int64_t at = line.begin; at < line.end; ++document_idx) {
@@ -158,7 +158,7 @@ std::vector<Range> TokenLayout::carried_rows(int chunk_idx, int rank, int first_
   std::vector<Range> rows;
   if (first_later_chunk >= num_chunks_) return rows;
   const int64_t later = chunk(first_later_chunk).begin;
-  for (const Segment& part : segments(piece(chunk_idx, rank))) {
+  for (const DocumentPart& part : document_parts(piece(chunk_idx, rank))) {
     if (document(part.document).end > later) rows.push_back(part.line);
   }
   return normalize(std::move(rows));

@@ -10,7 +10,7 @@
 //
 //   TokenLayout layout = TokenLayout::make({5000, 1, 130}, {.chunks = 2, .shares = {1, 1, 0}});
 //   Range piece = layout.piece(1, 0);                   // line positions of chunk 1 on rank 0
-//   for (const Segment& part : layout.segments(piece))  // the documents inside it
+//   for (const DocumentPart& part : layout.document_parts(piece))  // the documents inside it
 //     use(part.document, part.positions, part.line);
 //
 // Two coordinate systems: *line* positions count tokens of the micro-batch, *document* positions
@@ -39,11 +39,11 @@ struct LayoutOptions {
 };
 
 // A stretch of one document on the line.
-struct Segment {
+struct DocumentPart {
   int32_t document = 0;
   Range positions;  // document positions
   Range line;       // the same tokens on the line
-  bool operator==(const Segment&) const = default;
+  bool operator==(const DocumentPart&) const = default;
 };
 
 // Where a token lives.
@@ -80,7 +80,7 @@ class TokenLayout {
   Home home(int64_t line_position) const;
 
   // A line range cut at document starts.
-  std::vector<Segment> segments(const Range& line) const;
+  std::vector<DocumentPart> document_parts(const Range& line) const;
   // A line range cut at piece borders: (home, part) in line order, empty parts left out.
   std::vector<std::pair<Home, Range>> split_by_home(const Range& line) const;
   // Document positions to the line.

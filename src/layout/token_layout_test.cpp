@@ -75,7 +75,7 @@ TEST(TokenLayout, SegmentsAndHomesCoverEveryTokenOnce) {
     Range line{random.between(0, layout.num_tokens()), 0};
     line.end = random.between(line.begin, layout.num_tokens());
     int64_t at = line.begin;
-    for (const Segment& part : layout.segments(line)) {
+    for (const DocumentPart& part : layout.document_parts(line)) {
       EXPECT_EQ(part.line.begin, at) << "seed " << seed;
       EXPECT_EQ(layout.to_line(part.document, part.positions), part.line) << "seed " << seed;
       at = part.line.end;

@@ -100,7 +100,7 @@ void verify_coverage(const TokenLayout& layout, const AttentionPlan& plan) {
       tiles_of[task.document].push_back({task.queries, seen, server});
     }
   }
-  for (const Segment& part : layout.segments(layout.chunk(plan.chunk))) {
+  for (const DocumentPart& part : layout.document_parts(layout.chunk(plan.chunk))) {
     std::vector<Tile>& tiles = tiles_of[part.document];
     std::sort(tiles.begin(), tiles.end(), [](const Tile& a, const Tile& b) {
       return std::pair(a.queries.begin, a.keys.begin) < std::pair(b.queries.begin, b.keys.begin);

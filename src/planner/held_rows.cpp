@@ -43,6 +43,19 @@ std::vector<Range> rows_held_at_start(const TokenLayout& layout, const Attention
   return normalize(std::move(rows));
 }
 
+std::vector<Range> key_rows_held_at_end(const TokenLayout& layout, const AttentionPlan& plan,
+                                        int rank) {
+  std::vector<Range> rows = rows_held_at_start(layout, plan, rank, RowKind::kKeyValue);
+  for (const Round& round : plan.out) {
+    for (const Transfer& transfer : round.transfers) {
+      if (transfer.destination == rank && transfer.kind == RowKind::kKeyValue) {
+        rows.push_back(transfer.line);
+      }
+    }
+  }
+  return normalize(std::move(rows));
+}
+
 std::vector<RowKind> result_kinds(Direction direction) {
   if (direction == Direction::kForward) return {RowKind::kQuery};
   return {RowKind::kQuery, RowKind::kKeyValue};

@@ -19,6 +19,10 @@ std::vector<Range> home_rows(const TokenLayout& layout, int chunk, int rank, Row
 std::vector<Range> rows_held_at_start(const TokenLayout& layout, const AttentionPlan& plan,
                                       int rank, RowKind kind);
 
+// Key rows that `rank` holds after the last out round: those at the start and all that arrived.
+std::vector<Range> key_rows_held_at_end(const TokenLayout& layout, const AttentionPlan& plan,
+                                        int rank);
+
 // The rows of this kind in the server's buffers.
 inline const std::vector<Range>& buffer_rows(const ServerPlan& server, RowKind kind) {
   return kind == RowKind::kQuery ? server.query_rows : server.key_rows;

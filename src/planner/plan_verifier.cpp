@@ -4,7 +4,7 @@
 #include <string_view>
 #include <tuple>
 
-#include "base/error.h"
+#include "base/check.h"
 #include "planner/coverage.h"
 #include "planner/held_rows.h"
 #include "planner/interval_set.h"
@@ -288,6 +288,32 @@ class PlanVerifier {
   const VerifyOptions& options_;
 };
 
+// Key rows that the plans run so far in a band have left on each rank.
+class LeftRows {
+ public:
+  explicit LeftRows(const TokenLayout& layout)
+      : layout_(layout), left_(static_cast<size_t>(layout.num_ranks())) {}
+
+  void verify_and_add(const AttentionPlan& plan) {
+    for (size_t rank = 0; rank < left_.size(); ++rank) {
+      for (const Range& rows : plan.servers[rank].resident_key_rows) {
+        if (!left_[rank].contains(rows)) {
+          throw InternalError(text("attention plan, chunk ", plan.chunk, ", ", plan.direction,
+                                   ": server ", rank, ": resident key rows ",
+                                   first_missing(left_[rank], rows),
+                                   " were not left there by a plan run before in this band"));
+        }
+      }
+      const auto held = key_rows_held_at_end(layout_, plan, static_cast<int>(rank));
+      for (const Range& rows : held) left_[rank].insert(rows);
+    }
+  }
+
+ private:
+  const TokenLayout& layout_;
+  std::vector<IntervalSet> left_;
+};
+
 }  // namespace
 
 void verify_plan(const TokenLayout& layout, const AttentionPlan& plan,
@@ -297,6 +323,27 @@ void verify_plan(const TokenLayout& layout, const AttentionPlan& plan,
   } catch (const InternalError& error) {
     throw InternalError(
         text("attention plan, chunk ", plan.chunk, ", ", plan.direction, ": ", error.what()));
+  }
+}
+
+void verify_chunk_plans(const TokenLayout& layout, const std::vector<ChunkPlans>& plans, int band,
+                        const VerifyOptions& options) {
+  LONGSPAN_CHECK(static_cast<int>(plans.size()) == layout.num_chunks() && band >= 1, "plans of ",
+                 plans.size(), " chunks for a layout of ", layout.num_chunks(), ", band ", band);
+  for (int first = 0; first < layout.num_chunks(); first += band) {
+    const int end = std::min(first + band, layout.num_chunks());
+    LeftRows left_by_forward(layout);
+    for (int chunk = first; chunk < end; ++chunk) {
+      const AttentionPlan& plan = plans[static_cast<size_t>(chunk)].forward;
+      verify_plan(layout, plan, options);
+      left_by_forward.verify_and_add(plan);
+    }
+    LeftRows left_by_backward(layout);
+    for (int chunk = end - 1; chunk >= first; --chunk) {
+      const AttentionPlan& plan = plans[static_cast<size_t>(chunk)].backward;
+      verify_plan(layout, plan, options);
+      left_by_backward.verify_and_add(plan);
+    }
   }
 }
 

@@ -16,6 +16,8 @@
 // Pure; any thread. O(n log n) in tasks and transfers.
 #pragma once
 
+#include <vector>
+
 #include "planner/attention_plan.h"
 
 namespace longspan {
@@ -28,5 +30,10 @@ struct VerifyOptions {
 
 void verify_plan(const TokenLayout& layout, const AttentionPlan& plan,
                  const VerifyOptions& options = {});
+
+// Verifies the plans of all chunks, and that resident rows were left by plans run before in the
+// same band of `band` chunks: forward in order, backward in reverse.
+void verify_chunk_plans(const TokenLayout& layout, const std::vector<ChunkPlans>& plans, int band,
+                        const VerifyOptions& options = {});
 
 }  // namespace longspan

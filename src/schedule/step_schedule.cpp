@@ -221,6 +221,7 @@ class ScheduleBuilder {
               .pass = pass,
               .layer = layer,
               .chunk = chunk,
+              .index = band.end,
               .reads = {key(Buffer::kKeyValue, layer, chunk)},
               .writes = {key(Buffer::kCarriedKeyValue, layer, chunk)}});
     }

@@ -119,7 +119,7 @@ struct Operation {
   int micro_batch = 0;
   int layer = 0;  // the unit, for weight and gradient operations
   int chunk = 0;
-  int index = 0;            // round or launch group
+  int index = 0;  // round or launch group; kCarryContext: the first chunk of the next band
   bool keep_graph = false;  // segments: keep what backward needs
   std::vector<BufferKey> reads;
   std::vector<BufferKey> writes;  // created, or updated where alive already

@@ -22,21 +22,12 @@
 
 #include "comm/communicator.h"
 #include "schedule/step_schedule.h"
+#include "train/step_planner.h"
 
 namespace longspan {
 
 class ParameterStore;
 class TransformerModel;
-
-// A micro-batch as every rank sees it: the whole line (4 to 12 bytes a token), its layout and its
-// plans.
-struct MicroBatch {
-  TokenLayout layout;
-  std::vector<ChunkPlans> plans;
-  std::vector<int32_t> tokens;
-  std::vector<int32_t> targets;     // token to predict from each position; -1: none
-  std::vector<float> loss_weights;  // of each prediction
-};
 
 struct StepTotals {
   double weighted_loss_sum = 0;  // this rank's tokens
@@ -67,7 +58,7 @@ class Executor {
   Executor(const TransformerModel& model, ParameterStore& store, Communicator& comm);
   ~Executor();
 
-  StepTotals run(const StepSchedule& schedule, const std::vector<const MicroBatch*>& micro_batches,
+  StepTotals run(const StepSchedule& schedule, const std::vector<PlannedMicroBatch>& micro_batches,
                  const RunOptions& options);
 
  private:

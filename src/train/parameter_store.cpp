@@ -48,17 +48,11 @@ void reduce_scatter(Communicator& comm, const at::Tensor& input, const at::Tenso
       real_span(own));
 }
 
-int64_t element_count(const StoredParameter& parameter) {
-  int64_t elements = 1;
-  for (const int64_t dim : parameter.shape) elements *= dim;
-  return elements;
-}
-
-std::vector<ParameterExtent> extents(const std::vector<StoredParameter>& parameters) {
+std::vector<ParameterExtent> extents(const std::vector<Parameter>& parameters) {
   std::vector<ParameterExtent> table;
   table.reserve(parameters.size());
-  for (const StoredParameter& parameter : parameters) {
-    table.push_back({parameter.unit, element_count(parameter)});
+  for (const Parameter& parameter : parameters) {
+    table.push_back({parameter.unit, parameter.elements()});
   }
   return table;
 }
@@ -83,7 +77,7 @@ struct StoredUnit {
 }  // namespace
 
 struct ParameterStore::State {
-  State(std::vector<StoredParameter> table, Communicator& communicator,
+  State(std::vector<Parameter> table, Communicator& communicator,
         const ParameterStoreOptions& options)
       : parameters(std::move(table)),
         layout(extents(parameters), communicator.size(), options.shard_group),
@@ -172,7 +166,7 @@ struct ParameterStore::State {
   void check_released(std::string_view op) const;
   void forget_gradients();
 
-  std::vector<StoredParameter> parameters;
+  std::vector<Parameter> parameters;
   std::unordered_map<std::string, ParameterId> ids;
   ParameterLayout layout;
   Communicator& comm;
@@ -188,7 +182,7 @@ struct ParameterStore::State {
   int64_t updates = 0;
 };
 
-ParameterStore::ParameterStore(std::vector<StoredParameter> parameters, Communicator& comm,
+ParameterStore::ParameterStore(std::vector<Parameter> parameters, Communicator& comm,
                                const ParameterStoreOptions& options)
     : state_(std::make_unique<State>(std::move(parameters), comm, options)) {}
 
@@ -198,7 +192,7 @@ const ParameterLayout& ParameterStore::layout() const {
   return state_->layout;
 }
 
-const std::vector<StoredParameter>& ParameterStore::parameters() const {
+const std::vector<Parameter>& ParameterStore::parameters() const {
   return state_->parameters;
 }
 
@@ -355,8 +349,8 @@ void ParameterStore::State::update_unit(int64_t unit, const AdamWOptions& option
         };
         for (const FlatSlice& slice : layout.slices(unit, owned)) {
           const int64_t begin = slice.flat_begin - owned.begin;
-          const bool decay = parameters[static_cast<size_t>(slice.parameter)].decay;
-          step.weight_decay = decay ? options.weight_decay : 0.0;
+          const bool decayed = parameters[static_cast<size_t>(slice.parameter)].decayed;
+          step.weight_decay = decayed ? options.weight_decay : 0.0;
           adamw_update(step, {begin, begin + slice.elements.size()},
                        array(part(stored.gradient, owned_in_shard(unit))), masters.data(),
                        array(stored.first_moment), array(stored.second_moment));

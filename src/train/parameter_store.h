@@ -8,7 +8,7 @@
 // reduces across groups, clips by the global norm, updates the owned slice and refreshes the
 // shards.
 //
-//   ParameterStore store(parameters, comm, {.shard_group = 2});
+//   ParameterStore store(ParameterTable(spec).parameters(), comm, {.shard_group = 2});
 //   store.gather(unit, op);  ... store.weight(id) ...;  store.release(unit);
 //   store.open_gradients(unit);  ... store.gradient(id).add_(...) ...; store.reduce_gradients(unit,
 //   op); const double norm = store.step(adamw, lr, clip, op);
@@ -26,29 +26,19 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "base/range.h"
+#include "base/real_span.h"
 #include "comm/communicator.h"
 #include "layers/parameter_access.h"
 #include "layout/parameter_layout.h"
 #include "optim/adamw.h"
+#include "spec/parameter_table.h"
 
 namespace longspan {
-
-using RealSpan = std::variant<std::span<float>, std::span<double>>;
-
-// One row of the parameter table; the index of the row is the ParameterId.
-struct StoredParameter {
-  std::string name;  // as on disk: "model.layers.0.self_attn.q_proj.weight"
-  std::vector<int64_t> shape;
-  int64_t unit = 0;
-  bool decay = true;
-};
 
 struct ParameterStoreOptions {
   int64_t shard_group = 1;  // divides the number of ranks
@@ -71,12 +61,12 @@ struct OwnedState {
 class ParameterStore final : public WeightSource, public GradientSink {
  public:
   // Weights and state start at zero. All ranks call it.
-  ParameterStore(std::vector<StoredParameter> parameters, Communicator& comm,
+  ParameterStore(std::vector<Parameter> parameters, Communicator& comm,
                  const ParameterStoreOptions& options);
   ~ParameterStore() override;
 
   const ParameterLayout& layout() const;
-  const std::vector<StoredParameter>& parameters() const;
+  const std::vector<Parameter>& parameters() const;
   // UserError if there is no parameter of that name.
   ParameterId find(std::string_view name) const;
   bool float64() const;

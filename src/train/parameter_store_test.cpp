@@ -20,9 +20,13 @@ constexpr int64_t kSteps = 3;
 constexpr double kClip = 0.5;
 const AdamWOptions kAdamW{.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
 
-std::vector<StoredParameter> random_parameters(uint64_t seed) {
+Parameter parameter(const std::string& name, const std::vector<int64_t>& shape, int64_t unit) {
+  return {.name = name, .shape = shape, .unit = unit};
+}
+
+std::vector<Parameter> random_parameters(uint64_t seed) {
   RandomStream random(seed, "store test parameters");
-  std::vector<StoredParameter> parameters;
+  std::vector<Parameter> parameters;
   const int64_t units = random.between(1, 4);
   for (int64_t unit = 0; unit < units; ++unit) {
     const int64_t count = random.between(1, 4);
@@ -30,16 +34,11 @@ std::vector<StoredParameter> random_parameters(uint64_t seed) {
       const bool matrix = random.below(2) == 0;
       std::vector<int64_t> shape = {random.between(1, 40)};
       if (matrix) shape.push_back(random.between(1, 40));
-      parameters.push_back({text("unit", unit, ".p", p), shape, unit, matrix});
+      parameters.push_back(
+          {.name = text("unit", unit, ".p", p), .shape = shape, .unit = unit, .decayed = matrix});
     }
   }
   return parameters;
-}
-
-int64_t elements_of(const StoredParameter& parameter) {
-  int64_t elements = 1;
-  for (const int64_t dim : parameter.shape) elements *= dim;
-  return elements;
 }
 
 // What contribution `index` adds to a parameter's gradient; unequal in size, some of them zero.
@@ -63,13 +62,13 @@ struct Outcome {
 };
 
 // The same training in plain double loops, without units, ranks or kernels.
-Outcome reference(const std::vector<StoredParameter>& parameters, uint64_t seed) {
+Outcome reference(const std::vector<Parameter>& parameters, uint64_t seed) {
   Outcome outcome;
   std::vector<std::vector<double>> first(parameters.size());
   std::vector<std::vector<double>> second(parameters.size());
   outcome.weights.resize(parameters.size());
   for (size_t p = 0; p < parameters.size(); ++p) {
-    const auto count = static_cast<size_t>(elements_of(parameters[p]));
+    const auto count = static_cast<size_t>(parameters[p].elements());
     first[p].assign(count, 0.0);
     second[p].assign(count, 0.0);
     for (size_t e = 0; e < count; ++e) {
@@ -101,7 +100,7 @@ Outcome reference(const std::vector<StoredParameter>& parameters, uint64_t seed)
         v = kAdamW.beta2 * v + (1 - kAdamW.beta2) * g * g;
         const double m_hat = m / (1 - std::pow(kAdamW.beta1, static_cast<double>(step + 1)));
         const double v_hat = v / (1 - std::pow(kAdamW.beta2, static_cast<double>(step + 1)));
-        if (parameters[p].decay) w -= lr * kAdamW.weight_decay * w;
+        if (parameters[p].decayed) w -= lr * kAdamW.weight_decay * w;
         w -= lr * m_hat / (std::sqrt(v_hat) + kAdamW.eps);
       }
     }
@@ -168,7 +167,7 @@ Outcome run_rank_body(ParameterStore& store, uint64_t seed, int64_t busy_ranks) 
       }
     }
     if (step == kSteps - 1) {
-      for (const StoredParameter& parameter : store.parameters()) {
+      for (const Parameter& parameter : store.parameters()) {
         outcome.gradients.push_back(values_of(store.gradient_tensor(parameter.name, "test")));
       }
     }
@@ -260,7 +259,7 @@ TEST(ParameterStore, SameLayoutGivesTheSameBits) {
 TEST(ParameterStore, ATiedWeightCollectsBothUses) {
   for (const int shard_group : {1, 2}) {
     run_ranks(2, {}, [&](Communicator& comm) {
-      ParameterStore store({{"embedding", {3, 2}, 0, true}, {"norm", {2}, 1, false}}, comm,
+      ParameterStore store({parameter("embedding", {3, 2}, 0), parameter("norm", {2}, 1)}, comm,
                            {.shard_group = shard_group, .float64 = true});
       for (const double use : {1.0, 10.0}) {
         store.open_gradients(0);
@@ -279,7 +278,7 @@ TEST(ParameterStore, ATiedWeightCollectsBothUses) {
 
 TEST(ParameterStore, ANormThatIsNotFiniteStopsAllRanksAndChangesNothing) {
   run_ranks(4, {}, [&](Communicator& comm) {
-    ParameterStore store({{"w", {64}, 0, true}}, comm, {.shard_group = 2});
+    ParameterStore store({parameter("w", {64}, 0)}, comm, {.shard_group = 2});
     fill_start_weights(store);
     store.open_gradients(0);
     if (comm.rank() == 3) store.gradient(0)[5] = std::numeric_limits<float>::infinity();
@@ -299,7 +298,7 @@ TEST(ParameterStore, ANormThatIsNotFiniteStopsAllRanksAndChangesNothing) {
 
 TEST(ParameterStore, ASingleRankCopiesNothing) {
   run_ranks(1, {}, [](Communicator& comm) {
-    ParameterStore store({{"w", {64}, 0, true}}, comm, {});
+    ParameterStore store({parameter("w", {64}, 0)}, comm, {});
     store.gather(0, "g");
     store.open_gradients(0);
     const auto shard = std::get<std::span<float>>(store.shard(0));
@@ -318,7 +317,7 @@ TEST(ParameterStore, ASingleRankCopiesNothing) {
 
 TEST(ParameterStore, ShardsAndStatesDivideTheBytes) {
   run_ranks(4, {}, [](Communicator& comm) {
-    ParameterStore store({{"w", {640}, 0, true}}, comm, {.shard_group = 2});
+    ParameterStore store({parameter("w", {640}, 0)}, comm, {.shard_group = 2});
     store.gather(0, "g");
     store.open_gradients(0);
     store.reduce_gradients(0, "r");
@@ -333,7 +332,7 @@ TEST(ParameterStore, ShardsAndStatesDivideTheBytes) {
 
 TEST(ParameterStore, UseOutOfOrderIsAnInternalError) {
   run_ranks(1, {}, [](Communicator& comm) {
-    ParameterStore store({{"w", {8}, 0, true}}, comm, {});
+    ParameterStore store({parameter("w", {8}, 0)}, comm, {});
     EXPECT_THROW(store.weight(0), InternalError);
     EXPECT_THROW(store.gradient(0), InternalError);
     EXPECT_THROW(store.release(0), InternalError);

@@ -1,0 +1,241 @@
+#include "checkpoint/hf_model.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "checkpoint/stored_real.h"
+#include "formats/json.h"
+#include "formats/test_folder.h"
+
+namespace longspan {
+namespace {
+
+std::vector<Parameter> tiny_parameters() {
+  return {{.name = "model.embed_tokens.weight", .shape = {7, 3}, .unit = 0},
+          {.name = "model.layers.0.mlp.up_proj.weight", .shape = {5, 3}, .unit = 1},
+          {.name = "model.norm.weight", .shape = {3}, .unit = 2}};
+}
+
+std::vector<float> random_values(const Parameter& parameter) {
+  RandomStream random(3, parameter.name);
+  std::vector<float> values(static_cast<size_t>(parameter.elements()));
+  for (float& value : values) value = static_cast<float>(random.normal());
+  return values;
+}
+
+void export_model(const std::filesystem::path& to, const std::vector<Parameter>& parameters,
+                  const HfExportOptions& options) {
+  HfModelWriter writer(to, parameters, options);
+  for (size_t id = 0; id < parameters.size(); ++id) {
+    std::vector<float> values = random_values(parameters[id]);
+    writer.write(static_cast<int64_t>(id), std::span(values));
+  }
+  writer.finish();
+}
+
+void write_tensors(const std::filesystem::path& path, const std::vector<Parameter>& tensors,
+                   StoredDtype dtype = StoredDtype::kF32) {
+  std::vector<TensorDescription> descriptions;
+  for (const Parameter& t : tensors) descriptions.push_back({t.name, dtype, t.shape});
+  SafetensorsWriter writer(path, descriptions);
+  for (const TensorDescription& d : descriptions) {
+    writer.write(d.name, std::vector<std::byte>(static_cast<size_t>(byte_count(d))));
+  }
+  writer.finish();
+}
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+void expect_parts(const std::string& message, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' not in: " << message;
+  }
+}
+
+TEST(HfModel, EverySliceReadsBackTheBitsThatWereWritten) {
+  const TestFolder test;
+  const auto parameters = tiny_parameters();
+  for (const int64_t max_shard_bytes : {int64_t{100}, int64_t{1} << 30}) {
+    const auto folder = test / text("out", max_shard_bytes);
+    export_model(folder, parameters,
+                 {.max_shard_bytes = max_shard_bytes, .config_json = R"({"a": 1})"});
+    EXPECT_EQ(std::filesystem::exists(folder / "model.safetensors.index.json"),
+              max_shard_bytes == 100);
+    const HfWeights weights(folder, parameters);
+    for (size_t id = 0; id < parameters.size(); ++id) {
+      const std::vector<float> expected = random_values(parameters[id]);
+      const int64_t elements = parameters[id].elements();
+      RandomStream random(5, "slices", id);
+      for (int trial = 0; trial < 20; ++trial) {
+        const int64_t begin = random.between(0, elements);
+        const int64_t end = random.between(begin, elements);
+        std::vector<float> narrow_values(static_cast<size_t>(end - begin));
+        weights.read(static_cast<int64_t>(id), {begin, end}, std::span(narrow_values));
+        std::vector<double> wide_values(narrow_values.size());
+        weights.read(static_cast<int64_t>(id), {begin, end}, std::span(wide_values));
+        for (size_t i = 0; i < narrow_values.size(); ++i) {
+          EXPECT_EQ(narrow_values[i], expected[static_cast<size_t>(begin) + i]);
+          EXPECT_EQ(wide_values[i], static_cast<double>(narrow_values[i]));
+        }
+      }
+    }
+  }
+}
+
+TEST(HfModel, ExportStatesItsDtypeAndCarriesEverythingElse) {
+  const TestFolder test;
+  test.write("model/tokenizer.json", "{}");
+  test.write("model/notes.txt", "not carried");
+  const std::string config = R"({"torch_dtype": "float32", "later_key": [1, 2], "a": {"b": 1}})";
+  const auto companions = hf_companion_files(test / "model");
+  export_model(test / "same", tiny_parameters(), {.config_json = config, .companions = companions});
+  EXPECT_EQ(read_text(test / "same/config.json"), config);
+  export_model(test / "bf16", tiny_parameters(),
+               {.dtype = StoredDtype::kBF16, .config_json = config, .companions = companions});
+  Json expected = parse_json(config, "config");
+  expected["torch_dtype"] = "bfloat16";
+  EXPECT_EQ(read_json(test / "bf16/config.json"), expected);
+  EXPECT_EQ(read_text(test / "bf16/tokenizer.json"), "{}");
+  EXPECT_FALSE(std::filesystem::exists(test / "bf16/notes.txt"));
+  EXPECT_FALSE(std::filesystem::exists(test / "bf16.partial"));
+  const SafetensorsSet set(test / "bf16");
+  EXPECT_EQ(set.tensor("model.norm.weight").description.dtype, StoredDtype::kBF16);
+}
+
+TEST(HfModel, NothingIsOverwrittenAndNothingHalfWrittenStays) {
+  const TestFolder test;
+  test.write("taken/file", "x");
+  EXPECT_NE(message_of([&] {
+              HfModelWriter(test / "taken/", tiny_parameters(), {.config_json = "{}"});
+            }).find("taken is there already"),
+            std::string::npos);
+  { HfModelWriter abandoned(test / "out", tiny_parameters(), {.config_json = "{}"}); }
+  EXPECT_FALSE(std::filesystem::exists(test / "out"));
+  EXPECT_FALSE(std::filesystem::exists(test / "out.partial"));
+  test.write("out.partial/model.safetensors", "of a killed export");
+  export_model(test / "out", tiny_parameters(), {.config_json = "{}"});
+  EXPECT_NO_THROW(HfWeights(test / "out", tiny_parameters()));
+}
+
+TEST(HfModel, ErrorsNameTensorAndFile) {
+  const TestFolder test;
+  const auto file = (test / "model.safetensors").string();
+  const auto open = [&] { HfWeights(test.path(), tiny_parameters()); };
+
+  auto tensors = tiny_parameters();
+  tensors.pop_back();
+  write_tensors(file, tensors);
+  expect_parts(message_of(open), {"'model.norm.weight' is missing", test.path().string()});
+
+  tensors = tiny_parameters();
+  tensors[1].shape = {3, 5};
+  write_tensors(file, tensors);
+  expect_parts(message_of(open), {file, "up_proj", "[3, 5]", "[5, 3]"});
+
+  tensors = tiny_parameters();
+  tensors.push_back({.name = "model.extra.bias", .shape = {1}});
+  write_tensors(file, tensors);
+  expect_parts(message_of(open), {file, "'model.extra.bias'"});
+
+  write_tensors(file, tiny_parameters(), StoredDtype::kI32);
+  expect_parts(message_of(open), {file, "embed_tokens", "I32"});
+}
+
+TEST(HfModel, AStoredTiedHeadMustEqualTheEmbedding) {
+  const TestFolder test;
+  auto tensors = tiny_parameters();
+  tensors.push_back({.name = "lm_head.weight", .shape = {7, 3}});
+  std::filesystem::create_directories(test / "equal");
+  write_tensors(test / "equal/model.safetensors", tensors);
+  std::vector<float> slice(4);
+  HfWeights(test / "equal", tiny_parameters()).read(0, {5, 9}, std::span(slice));
+
+  std::vector<TensorDescription> descriptions;
+  for (const Parameter& t : tensors) descriptions.push_back({t.name, StoredDtype::kF32, t.shape});
+  std::filesystem::create_directories(test / "other");
+  SafetensorsWriter writer(test / "other/model.safetensors", descriptions);
+  for (const TensorDescription& d : descriptions) {
+    std::vector<std::byte> bytes(static_cast<size_t>(byte_count(d)));
+    if (d.name == "lm_head.weight") bytes[4 * 7 + 3] = std::byte{0x3f};  // element 7
+    writer.write(d.name, bytes);
+  }
+  writer.finish();
+  const HfWeights other(test / "other", tiny_parameters());
+  other.read(0, {8, 12}, std::span(slice));
+  expect_parts(message_of([&] {
+                 other.read(0, {5, 9}, std::span(slice));
+               }),
+               {"lm_head.weight", "differs", "tie_word_embeddings"});
+}
+
+// Every 16-bit pattern, against what the exponent and mantissa mean.
+TEST(StoredReal, HalfTypesWidenExactly) {
+  for (const StoredDtype dtype : {StoredDtype::kF16, StoredDtype::kBF16}) {
+    const int mantissa_bits = dtype == StoredDtype::kF16 ? 10 : 7;
+    const int exponent_bits = 15 - mantissa_bits;
+    const int bias = (1 << (exponent_bits - 1)) - 1;
+    for (uint32_t bits = 0; bits < 65536; ++bits) {
+      const std::array<uint16_t, 1> stored = {static_cast<uint16_t>(bits)};
+      const TensorDescription description{"x", dtype, {1}};
+      std::array<double, 1> value{};
+      copy_elements({description, std::as_bytes(std::span(stored))}, {0, 1}, std::span(value));
+      const int mantissa = static_cast<int>(bits & ((1u << mantissa_bits) - 1));
+      const int exponent = static_cast<int>((bits >> mantissa_bits) & ((1u << exponent_bits) - 1));
+      double expected = exponent == 0 ? std::ldexp(mantissa, 1 - bias - mantissa_bits)
+                                      : std::ldexp(mantissa + (1 << mantissa_bits),
+                                                   exponent - bias - mantissa_bits);
+      if (exponent == (1 << exponent_bits) - 1) {
+        expected = mantissa == 0 ? std::numeric_limits<double>::infinity() : std::nan("");
+      }
+      if (std::isnan(expected)) {
+        ASSERT_TRUE(std::isnan(value[0])) << bits;
+      } else {
+        ASSERT_EQ(value[0], (bits & 0x8000u) != 0 ? -expected : expected) << bits;
+      }
+    }
+  }
+}
+
+TEST(StoredReal, Bfloat16RoundsOnceToNearestTiesToEven) {
+  const auto round = [](double value) {
+    std::array<double, 1> values = {value};
+    std::string bytes;
+    append_elements(std::span(values), StoredDtype::kBF16, bytes);
+    const TensorDescription description{"x", StoredDtype::kBF16, {1}};
+    copy_elements({description, std::as_bytes(std::span(bytes))}, {0, 1}, std::span(values));
+    return values[0];
+  };
+  for (const double sign : {1.0, -1.0}) {
+    EXPECT_EQ(round(sign * (1 + 0x1p-8)), sign * 1.0);                     // tie, to even
+    EXPECT_EQ(round(sign * (1 + 3 * 0x1p-8)), sign * (1 + 0x1p-6));        // tie, to even
+    EXPECT_EQ(round(sign * (1 + 0x1p-8 + 0x1p-40)), sign * (1 + 0x1p-7));  // twice rounded: 1
+    EXPECT_EQ(round(sign * (1 + 3 * 0x1p-8 - 0x1p-40)), sign * (1 + 0x1p-7));
+    EXPECT_EQ(round(sign * 1e39), sign * std::numeric_limits<double>::infinity());
+    EXPECT_EQ(round(sign * 1e-60), 0.0);
+  }
+  EXPECT_TRUE(std::isnan(round(std::nan(""))));
+  RandomStream random(1, "bf16");
+  for (int trial = 0; trial < 2000; ++trial) {
+    const double value = random.normal() * std::exp2(random.between(-40, 40));
+    const double unit = std::exp2(std::floor(std::log2(std::abs(value))) - 7);
+    EXPECT_LE(std::abs(round(value) - value), unit / 2) << value;
+    EXPECT_EQ(round(round(value)), round(value));
+  }
+}
+
+}  // namespace
+}  // namespace longspan

@@ -1,0 +1,416 @@
+#include "train/executor.h"
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <map>
+#include <set>
+
+#include "attention/attention_pass.h"
+#include "attention/row_store.h"
+#include "base/check.h"
+#include "base/narrow.h"
+#include "layers/segment.h"
+#include "model/transformer_model.h"
+#include "parameters/parameter_store.h"
+
+namespace longspan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Kind = OperationKind;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// What a buffer of the schedule holds; which fields are in use follows from its kind.
+struct Buffer {
+  std::vector<at::Tensor> tensors;
+  std::unique_ptr<Segment> segment;
+  std::unique_ptr<AttentionForwardPass> forward_pass;
+  std::unique_ptr<AttentionBackwardPass> backward_pass;
+  RowStore rows;
+  std::unique_ptr<RowAccumulator> accumulator;
+};
+
+// The part of a micro-batch's chunk that lives on this rank.
+struct Piece {
+  Range line;
+  std::span<const int32_t> tokens;
+  std::shared_ptr<const RopeTable> rope;
+};
+
+}  // namespace
+
+class Executor::Step {
+ public:
+  Step(Executor& executor, const std::vector<PlannedMicroBatch>& micro_batches,
+       const RunOptions& options)
+      : model_(executor.model_),
+        store_(executor.store_),
+        comm_(executor.comm_),
+        micro_batches_(micro_batches),
+        options_(options) {}
+
+  StepTotals run(const StepSchedule& schedule) {
+    for (const Operation& operation : schedule.operations) {
+      if (operation.kind == Kind::kHeadLoss) note_stored_bytes();
+      run(operation);
+      for (const BufferKey& key : operation.drops) buffers_.erase(key);
+      if (options_.account_bytes) {
+        totals_.stored_bytes_peak = std::max(totals_.stored_bytes_peak, held_bytes());
+      }
+    }
+    LONGSPAN_CHECK(buffers_.empty(), buffers_.size(), " buffers are left, first ",
+                   describe(buffers_.begin()->first));
+    return std::move(totals_);
+  }
+
+ private:
+  void run(const Operation& operation) {
+    switch (operation.kind) {
+      case Kind::kGatherWeights:
+      case Kind::kReduceGradients:
+        return run_collective(operation);
+      case Kind::kReleaseWeights:
+        return store_.release(operation.layer);
+      case Kind::kOpenGradients:
+        mark(operation);
+        return store_.open_gradients(operation.layer);
+      case Kind::kEmbed:
+        return embed(operation);
+      case Kind::kPreSegment:
+        return pre_segment(operation);
+      case Kind::kPostSegment:
+        return post_segment(operation);
+      case Kind::kAttentionBegin:
+        return operation.pass == Pass::kBackward ? begin_backward(operation)
+                                                 : begin_forward(operation);
+      case Kind::kAttentionOutStart:
+      case Kind::kAttentionOutFinish:
+      case Kind::kAttentionLaunch:
+      case Kind::kAttentionBackStart:
+      case Kind::kAttentionBackFinish:
+        return attention_step(operation);
+      case Kind::kAttentionEnd:
+        return operation.pass == Pass::kBackward ? end_backward(operation) : end_forward(operation);
+      case Kind::kCarryContext:
+        return carry_context(operation);
+      case Kind::kHeadLoss:
+        return head_loss(operation);
+      case Kind::kHeadEval:
+        return head_eval(operation);
+      case Kind::kPostBackward:
+        return post_backward(operation);
+      case Kind::kPreBackward:
+        return pre_backward(operation);
+      case Kind::kEmbedBackward:
+        return embed_backward(operation);
+      case Kind::kDrop:
+      case Kind::kOptimizerStep:  // the caller's: learning rate and clipping are not the executor's
+        return;
+    }
+  }
+
+  // ---- buffers
+
+  Buffer& write(const Operation& operation, BufferKind kind, int layer_step = 0) {
+    return buffers_[{kind, operation.micro_batch, operation.layer + layer_step, operation.chunk}];
+  }
+  Buffer& read(const Operation& operation, BufferKind kind, int layer_step = 0) {
+    return read({kind, operation.micro_batch, operation.layer + layer_step, operation.chunk});
+  }
+  Buffer& read(const BufferKey& key) {
+    const auto found = buffers_.find(key);
+    LONGSPAN_CHECK(found != buffers_.end(), describe(key), " is not there");
+    return found->second;
+  }
+  // Weights and gradients live in the store; the table only notes that they are there.
+  void mark(const Operation& operation) {
+    for (const BufferKey& key : operation.writes) buffers_[key];
+  }
+  at::Tensor& hidden(const Operation& operation) {
+    return read(operation, BufferKind::kHidden).tensors.at(0);
+  }
+
+  const PlannedMicroBatch& micro_batch(const Operation& operation) const {
+    return micro_batches_[static_cast<size_t>(operation.micro_batch)];
+  }
+  const TokenLayout& layout(const Operation& operation) const {
+    return micro_batch(operation).layout;
+  }
+
+  const Piece& piece(const Operation& operation) {
+    const std::pair<int, int> key{operation.micro_batch, operation.chunk};
+    const auto found = pieces_.find(key);
+    if (found != pieces_.end()) return found->second;
+    Piece made;
+    made.line = layout(operation).piece(operation.chunk, comm_.rank());
+    made.tokens =
+        std::span(micro_batch(operation).data.tokens)
+            .subspan(static_cast<size_t>(made.line.begin), static_cast<size_t>(made.line.size()));
+    std::vector<int64_t> positions;
+    for (const Segment_& part : layout(operation).document_parts(made.line)) {
+      for (int64_t at = part.positions.begin; at < part.positions.end; ++at)
+        positions.push_back(at);
+    }
+    made.rope = model_.rope_table(positions);
+    return pieces_.emplace(key, std::move(made)).first->second;
+  }
+
+  // ---- weights
+
+  void run_collective(const Operation& operation) {
+    const auto start = Clock::now();
+    if (operation.kind == Kind::kGatherWeights) {
+      mark(operation);
+      store_.gather(operation.layer, describe(operation));
+    } else {
+      store_.reduce_gradients(operation.layer, describe(operation));
+    }
+    totals_.collective_s += seconds_since(start);
+  }
+
+  // ---- segments
+
+  at::Tensor no_rows(std::initializer_list<int64_t> row_shape) const {
+    std::vector<int64_t> shape = {0};
+    shape.insert(shape.end(), row_shape.begin(), row_shape.end());
+    return at::empty(shape, model_.scalar_type());
+  }
+
+  void embed(const Operation& operation) {
+    const Piece& here = piece(operation);
+    write(operation, BufferKind::kHidden).tensors = {
+        here.line.empty() ? no_rows({model_.hidden_size()}) : model_.embed(access(), here.tokens)};
+  }
+
+  // Runs a segment, keeping its graph where the schedule says so. Graph and outputs come apart:
+  // outputs are the executor's buffers.
+  std::vector<at::Tensor> run_segment(const Operation& operation, BufferKind graph,
+                                      const Segment::Body& body,
+                                      const std::vector<at::Tensor>& inputs) {
+    if (!operation.keep_graph) return Segment::run(body, inputs);
+    auto segment = std::make_unique<Segment>(Segment::record(body, inputs));
+    std::vector<at::Tensor> outputs = segment->outputs();
+    segment->release_outputs();
+    write(operation, graph).segment = std::move(segment);
+    return outputs;
+  }
+
+  void pre_segment(const Operation& operation) {
+    const Piece& here = piece(operation);
+    mark(operation);
+    Buffer& query = write(operation, BufferKind::kQuery);
+    Buffer& key_value = write(operation, BufferKind::kKeyValue);
+    if (here.line.empty()) {
+      const AttentionShape& shape = model_.attention_shape();
+      query.tensors = {no_rows({shape.query_heads, shape.head_width})};
+      return;
+    }
+    const auto body = [this, layer = operation.layer,
+                       rope = here.rope](const std::vector<at::Tensor>& in) {
+      return model_.pre(access(), layer, in[0], rope);
+    };
+    auto qkv = run_segment(operation, BufferKind::kPreGraph, body, {hidden(operation)});
+    query.tensors = {qkv[0]};
+    key_value.rows.add(here.line, {qkv[1], qkv[2]});
+  }
+
+  void post_segment(const Operation& operation) {
+    const Piece& here = piece(operation);
+    mark(operation);
+    at::Tensor output = hidden(operation);
+    if (!here.line.empty()) {
+      const auto body = [this, layer = operation.layer](const std::vector<at::Tensor>& in) {
+        return std::vector<at::Tensor>{model_.post(access(), layer, in[0], in[1])};
+      };
+      output = run_segment(
+          operation, BufferKind::kPostGraph, body,
+          {read(operation, BufferKind::kAttentionOutput).tensors[0], hidden(operation)})[0];
+    }
+    const BufferKey next{BufferKind::kHidden, operation.micro_batch, operation.layer + 1,
+                         operation.chunk};
+    const auto found = buffers_.find(next);
+    if (found != buffers_.end()) found->second.tensors = {output};
+  }
+
+  void post_backward(const Operation& operation) {
+    Buffer& graph = read(operation, BufferKind::kPostGraph);
+    const at::Tensor dy = read(operation, BufferKind::kHiddenGradient, 1).tensors.at(0);
+    Buffer& output_gradient = write(operation, BufferKind::kOutputGradient);
+    Buffer& residual = write(operation, BufferKind::kResidualGradient);
+    if (!graph.segment) {
+      const AttentionShape& shape = model_.attention_shape();
+      output_gradient.tensors = {no_rows({shape.query_heads, shape.head_width})};
+      residual.tensors = {dy};
+      return;
+    }
+    auto gradients = graph.segment->backward({dy});
+    output_gradient.tensors = {gradients[0]};
+    residual.tensors = {gradients[1]};
+  }
+
+  void pre_backward(const Operation& operation) {
+    Buffer& graph = read(operation, BufferKind::kPreGraph);
+    const at::Tensor residual = read(operation, BufferKind::kResidualGradient).tensors.at(0);
+    Buffer& result = write(operation, BufferKind::kHiddenGradient);
+    if (!graph.segment) {
+      result.tensors = {residual};
+      return;
+    }
+    const at::Tensor dq = read(operation, BufferKind::kQueryGradient).tensors.at(0);
+    const auto& dkv = read(operation, BufferKind::kKeyValueGradient).blocks.at(0).tensors;
+    auto gradients = graph.segment->backward({dq, dkv.at(0), dkv.at(1)});
+    result.tensors = {gradients[0].add_(residual)};
+  }
+
+  void embed_backward(const Operation& operation) {
+    const Piece& here = piece(operation);
+    if (here.line.empty()) return;
+    model_.embed_backward(access(), here.tokens,
+                          read(operation, BufferKind::kHiddenGradient).tensors.at(0));
+  }
+
+  // ---- head and loss
+
+  HeadTargets head_targets(const Operation& operation) {
+    const MicroBatch& batch = micro_batch(operation).data;
+    const Range line = piece(operation).line;
+    const auto begin = static_cast<size_t>(line.begin);
+    const auto size = static_cast<size_t>(line.size());
+    return {std::span(batch.targets).subspan(begin, size),
+            std::span(batch.weights).subspan(begin, size)};
+  }
+
+  void head_loss(const Operation& operation) {
+    Buffer& gradient = write(operation, BufferKind::kHiddenGradient);
+    if (piece(operation).line.empty()) {
+      gradient.tensors = {hidden(operation)};
+      return;
+    }
+    auto result =
+        model_.head_loss(access(), hidden(operation), head_targets(operation), options_.loss_scale);
+    totals_.weighted_loss_sum += result.weighted_loss_sum;
+    gradient.tensors = {result.dx};
+  }
+
+  void head_eval(const Operation& operation) {
+    const Range line = piece(operation).line;
+    if (line.empty()) return;
+    auto losses = model_.token_losses(access(), hidden(operation), head_targets(operation));
+    if (options_.keep_logits) {
+      totals_.logits.push_back(
+          {operation.micro_batch, line, model_.logits(access(), hidden(operation))});
+    }
+    totals_.token_losses.push_back({operation.micro_batch, line, std::move(losses)});
+  }
+
+  // ---- attention
+
+  // Unique among the passes that may be in flight at once, and alike on all ranks.
+  int64_t tag_base(const Operation& operation) const {
+    const auto layers = static_cast<int64_t>(model_.num_layers());
+    const auto chunks = static_cast<int64_t>(layout(operation).num_chunks());
+    const int64_t pass = operation.pass == Pass::kForward     ? 0
+                         : operation.pass == Pass::kRecompute ? 1
+                                                              : 2;
+    const int64_t index =
+        ((operation.micro_batch * layers + operation.layer) * chunks + operation.chunk) * 3 + pass;
+    return index * kTagsPerAttentionPass;
+  }
+
+  // The rows that the pass of this chunk may read here, wherever the schedule keeps them.
+  RowStore key_rows(const Operation& operation) {
+    RowStore rows;
+    for (const BufferKey& key : operation.reads) {
+      if (key.kind == BufferKind::kKeyValue || key.kind == BufferKind::kCarriedKeyValue)
+        rows.add(read(key).rows);
+    }
+    return rows;
+  }
+
+  std::string pass_name_of(const Operation& operation) const {
+    return text("attention ", pass_name(operation.pass), ", layer ", operation.layer, ", chunk ",
+                operation.chunk, ", micro-batch ", operation.micro_batch);
+  }
+
+  const ChunkPlans& plans(const Operation& operation) const {
+    return micro_batch(operation).plans[static_cast<size_t>(operation.chunk)];
+  }
+
+  void begin_forward(const Operation& operation) {
+    auto pass = std::make_unique<AttentionForwardPass>(
+        plans(operation).forward, layout(operation), comm_, tag_base(operation),
+        pass_name_of(operation), model_.attention_shape());
+    pass->begin(read(operation, BufferKind::kQuery).tensors.at(0), key_rows(operation));
+    write(operation, BufferKind::kAttentionPass).forward_pass = std::move(pass);
+  }
+
+  void begin_backward(const Operation& operation) {
+    auto pass = std::make_unique<AttentionBackwardPass>(
+        plans(operation).backward, layout(operation), comm_, tag_base(operation),
+        pass_name_of(operation), model_.attention_shape());
+    const Buffer& output = read(operation, BufferKind::kAttentionOutput);
+    pass->begin(read(operation, BufferKind::kQuery).tensors.at(0), output.tensors.at(0),
+                output.tensors.at(1), read(operation, BufferKind::kOutputGradient).tensors.at(0),
+                key_rows(operation));
+    write(operation, BufferKind::kAttentionPass).backward_pass = std::move(pass);
+  }
+
+  void attention_step(const Operation& operation) {
+    Buffer& buffer = read(operation, BufferKind::kAttentionPass);
+    const auto start = Clock::now();
+    if (buffer.forward_pass) {
+      step_of(*buffer.forward_pass, operation);
+    } else {
+      step_of(*buffer.backward_pass, operation);
+    }
+    (operation.kind == Kind::kAttentionLaunch ? totals_.attention_s : totals_.exchange_s) +=
+        seconds_since(start);
+  }
+
+  template <typename AttentionPass>
+  void step_of(AttentionPass& pass, const Operation& operation) {
+    switch (operation.kind) {
+      case Kind::kAttentionOutStart:
+        return pass.start_out(operation.index);
+      case Kind::kAttentionOutFinish:
+        return pass.finish_out(operation.index);
+      case Kind::kAttentionLaunch:
+        comm_.activity(describe(operation));
+        return pass.run_group(operation.index);
+      case Kind::kAttentionBackStart:
+        return pass.start_back(operation.index);
+      default:
+        return pass.finish_back(operation.index);
+    }
+  }
+
+  void end_forward(const Operation& operation) {
+    auto result = read(operation, BufferKind::kAttentionPass).forward_pass->finish();
+    write(operation, BufferKind::kAttentionOutput).tensors = {result.o_THK, result.lse_TH};
+  }
+
+  void carry_context(const Operation& operation) {
+    const auto rows =
+        layout(operation).carried_rows(operation.chunk, comm_.rank(), operation.index);
+    Buffer& carried = write(operation, BufferKind::kCarriedKeyValue);
+    const RowStore& whole = read(operation, BufferKind::kKeyValue).rows;
+    for (const Range& line : rows) carried.rows.add(line, whole.copy(line));
+  }
+
+  std::string name(const Operation& operation) const { return describe(operation); }
+
+  const TransformerModel& model_;
+  ParameterStore& store_;
+  Communicator& comm_;
+  const std::vector<PlannedMicroBatch>& micro_batches_;
+  const RunOptions& options_;
+  std::map<BufferKey, Buffer> buffers_;
+  std::map<std::pair<int, int>, Piece> pieces_;
+  StepTotals totals_;
+};
+
+}  // namespace longspan

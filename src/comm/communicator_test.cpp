@@ -4,12 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <numeric>
-#include <optional>
 #include <thread>
 
 #include "base/error.h"
@@ -18,12 +18,6 @@
 
 namespace longspan {
 namespace {
-
-using Bytes = std::vector<std::byte>;
-
-ConstBytes view(const Bytes& bytes) {
-  return {bytes.data(), bytes.size()};
-}
 
 Bytes make_bytes(uint64_t seed, int64_t size_bytes) {
   Bytes bytes(static_cast<size_t>(size_bytes));
@@ -42,31 +36,11 @@ uint64_t message_seed(int source, int destination, uint64_t number) {
 
 class CommunicatorTest : public testing::TestWithParam<TestTransport> {
  protected:
-  const TestTransport& transport() const { return GetParam(); }
-  bool alone() const { return transport().size == 1; }
-
   void expect_success(const std::function<void(Communicator&)>& body) {
-    const Outcome outcome = run_on(transport(), {}, body);
+    const Outcome outcome = run_on(GetParam(), {}, body);
     EXPECT_TRUE(outcome.failures.empty()) << outcome;
   }
-  // Runs a body that must fail on every rank; returns the failures of this process's ranks.
-  std::map<int, std::string> expect_all_fail(const TestRunOptions& options,
-                                             const std::function<void(Communicator&)>& body) {
-    const auto begin = std::chrono::steady_clock::now();
-    const Outcome outcome = run_on(transport(), options, body);
-    const auto seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    EXPECT_LT(seconds, 20) << "a failure must end the job promptly";
-    for (const int rank : local_ranks(transport())) {
-      EXPECT_TRUE(outcome.failures.count(rank)) << "rank " << rank << " met no error" << outcome;
-    }
-    return outcome.failures;
-  }
 };
-
-void expect_text(const std::string& message, const std::string& part) {
-  EXPECT_NE(message.find(part), std::string::npos) << "no '" << part << "' in: " << message;
-}
 
 TEST_P(CommunicatorTest, RaggedAllToAll) {
   expect_success([](Communicator& comm) {
@@ -134,7 +108,7 @@ TEST_P(CommunicatorTest, TwoExchangesInFlightWaitedForInReverse) {
 
 TEST_P(CommunicatorTest, SendsWaitedForBeforeAnyReceiveIsPosted) {
   expect_success([](Communicator& comm) {
-    for (const int64_t size_bytes : {0, 1, 3'000, 5'000, 100'000, 9'000'001}) {
+    for (const int64_t size_bytes : {0, 1, 3'000, 5'000, 100'000, 3'000'001}) {
       for (int peer = 0; peer < comm.size(); ++peer) {
         if (peer == comm.rank()) continue;
         Bytes data = make_bytes(message_seed(comm.rank(), peer, 1), size_bytes);
@@ -226,8 +200,8 @@ TEST_P(CommunicatorTest, TagsOutOfOrder) {
 }
 
 TEST_P(CommunicatorTest, DoneTurnsTrueWithoutWaiting) {
-  if (alone()) GTEST_SKIP() << "needs two ranks";
   expect_success([](Communicator& comm) {
+    if (comm.size() == 1) return;
     Bytes data(50'000);
     if (comm.rank() == 0) {
       Work work = comm.receive(1, 0, "polled", data);
@@ -242,8 +216,8 @@ TEST_P(CommunicatorTest, DoneTurnsTrueWithoutWaiting) {
 }
 
 TEST_P(CommunicatorTest, DroppedWorkIsWaitedFor) {
-  if (alone()) GTEST_SKIP() << "needs two ranks";
   expect_success([](Communicator& comm) {
+    if (comm.size() == 1) return;
     Bytes data(50'000);
     if (comm.rank() == 0) {
       { const Work work = comm.receive(1, 0, "dropped work", data); }
@@ -287,7 +261,7 @@ std::vector<T> serial_sum(int ranks, uint64_t round, size_t count) {
   return sum;
 }
 
-const std::vector<size_t> kCounts{0, 1, 2, 7, 511, 512, 513, 1500, 40'000};
+const std::vector<size_t> kCounts{0, 1, 2, 7, 511, 512, 513, 1500, 10'000};
 
 template <typename T>
 void check_reduce_scatter(Communicator& comm) {
@@ -426,24 +400,15 @@ TEST_P(CommunicatorTest, Subgroups) {
     const auto nested = half.subgroup({0}, "nested");
     EXPECT_EQ(nested != nullptr, half.rank() == 0);
     if (nested) check_ring(*nested, comm.rank(), {comm.rank()});
-    const auto again = half.subgroup(
-        [&] {
-          std::vector<int> all(static_cast<size_t>(half.size()));
-          std::iota(all.begin(), all.end(), 0);
-          return all;
-        }(),
-        "nested whole");
+    const auto again = half.subgroup(all_ranks_of(half), "nested whole");
     check_ring(*again, comm.rank(), in(low) ? low : high);
-    check_ring(comm, comm.rank(), [&] {
-      std::vector<int> all(reversed.rbegin(), reversed.rend());
-      return all;
-    }());
+    check_ring(comm, comm.rank(), all_ranks_of(comm));
   });
 }
 
 TEST_P(CommunicatorTest, GroupsDoNotSeeEachOthersMessages) {
-  if (alone()) GTEST_SKIP() << "needs two ranks";
   expect_success([](Communicator& comm) {
+    if (comm.size() == 1) return;
     const auto pair = comm.subgroup({0, 1}, "pair");
     if (!pair) return;
     const int peer = 1 - comm.rank();
@@ -457,205 +422,6 @@ TEST_P(CommunicatorTest, GroupsDoNotSeeEachOthersMessages) {
     for (Work* work : {&child_in, &parent_in, &parent_out, &child_out}) work->wait();
     EXPECT_EQ(parent_got, 'p');
     EXPECT_EQ(child_got, 'c');
-  });
-}
-
-TEST_P(CommunicatorTest, SizesThatDifferAreAnError) {
-  if (alone()) GTEST_SKIP() << "needs two ranks";
-  for (const auto& [sent, expected] : std::vector<std::pair<size_t, size_t>>{
-           {10, 11}, {0, 1}, {1, 0}, {50'000, 10}, {10, 50'000}, {2'000'000, 3'000'000}}) {
-    const auto failures = expect_all_fail({}, [sent = sent, expected = expected](auto& comm) {
-      Bytes data(comm.rank() == 0 ? sent : expected);
-      if (comm.rank() == 0) comm.send(1, 0, "mismatched send", view(data)).wait();
-      if (comm.rank() == 1) comm.receive(0, 0, "mismatched receive", data).wait();
-      comm.barrier("after");
-    });
-    if (failures.count(1)) {
-      expect_text(failures.at(1), "InternalError");
-      expect_text(failures.at(1), text(sent));
-      expect_text(failures.at(1), text(expected));
-    }
-  }
-}
-
-TEST_P(CommunicatorTest, CollectivesThatDifferAreAnError) {
-  if (alone()) GTEST_SKIP() << "needs two ranks";
-  const auto sizes = expect_all_fail({}, [](Communicator& comm) {
-    std::vector<double> values(comm.rank() == 1 ? 3000 : 4000, 1.0);
-    comm.all_reduce_sum(values, "uneven sum");
-    comm.barrier("after");
-  });
-  for (const auto& [rank, failure] : sizes) expect_text(failure, "uneven sum");
-  const auto names = expect_all_fail({}, [](Communicator& comm) {
-    comm.barrier(comm.rank() == 1 ? "gradients, layer 4" : "gradients, layer 3");
-    comm.barrier("after");
-  });
-  for (const auto& [rank, failure] : names) {
-    expect_text(failure, "gradients, layer 3");
-    expect_text(failure, "gradients, layer 4");
-  }
-}
-
-TEST_P(CommunicatorTest, StallNamesTheRankAndWhatItDoes) {
-  if (alone()) GTEST_SKIP() << "needs two ranks";
-  const int culprit = transport().size - 1;
-  for (const bool collective : {false, true}) {
-    const auto failures =
-        expect_all_fail({.stall_timeout_s = 0.4}, [culprit, collective](Communicator& comm) {
-          comm.barrier("start");
-          if (comm.rank() == culprit) {
-            comm.activity("attention forward, layer 3");
-            std::this_thread::sleep_for(std::chrono::milliseconds(1200));
-          }
-          Bytes data(100);
-          if (collective || comm.rank() > 0) {
-            comm.barrier("attention out, layer 3");
-          } else {
-            comm.receive(culprit, 0, "attention out, layer 3", data).wait();
-          }
-        });
-    for (const auto& [rank, failure] : failures) {
-      expect_text(failure, "DistributedError");
-      expect_text(failure, text("rank ", culprit, " has been in 'attention forward, layer 3'"));
-      expect_text(failure, "in 'attention out, layer 3'");
-    }
-  }
-}
-
-TEST_P(CommunicatorTest, StallIsTracedThroughThoseWhoWait) {
-  if (transport().size < 3) GTEST_SKIP() << "needs three ranks";
-  const auto failures = expect_all_fail({.stall_timeout_s = 0.5}, [](Communicator& comm) {
-    Bytes data(10);
-    if (comm.rank() == 0) comm.receive(1, 0, "first leg", data).wait();
-    if (comm.rank() == 1) comm.receive(2, 0, "second leg", data).wait();
-    if (comm.rank() == 2) {
-      comm.activity("reading documents");
-      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-    }
-    comm.barrier("after");
-  });
-  for (const auto& [rank, failure] : failures) {
-    expect_text(failure, "rank 2 has been in 'reading documents'");
-  }
-}
-
-TEST_P(CommunicatorTest, CircleOfWaitsIsReported) {
-  if (alone()) GTEST_SKIP() << "needs two ranks";
-  const auto failures = expect_all_fail({.stall_timeout_s = 0.4}, [](Communicator& comm) {
-    Bytes data(10);
-    const int previous = (comm.rank() + comm.size() - 1) % comm.size();
-    comm.receive(previous, 0, "nobody sends", data).wait();
-  });
-  for (const auto& [rank, failure] : failures) {
-    expect_text(failure, "ranks wait for each other");
-    expect_text(failure, "nobody sends");
-  }
-}
-
-TEST_P(CommunicatorTest, AbortEndsAllWaiting) {
-  if (alone()) GTEST_SKIP() << "needs two ranks";
-  const auto failures = expect_all_fail({}, [](Communicator& comm) {
-    const auto everybody = comm.subgroup(
-        [&] {
-          std::vector<int> all(static_cast<size_t>(comm.size()));
-          std::iota(all.begin(), all.end(), 0);
-          return all;
-        }(),
-        "everybody");
-    Bytes data(10);
-    if (comm.rank() == 0) {
-      everybody->abort("out of patience");
-      comm.barrier("never complete");
-    } else if (comm.rank() % 2 == 0) {
-      everybody->receive(0, 0, "never sent", data).wait();
-    } else {
-      comm.barrier("never complete");
-    }
-  });
-  for (const auto& [rank, failure] : failures) {
-    expect_text(failure, "DistributedError");
-    expect_text(failure, "out of patience");
-  }
-}
-
-TEST_P(CommunicatorTest, CrashReachesEveryRank) {
-  if (alone()) GTEST_SKIP() << "needs two ranks";
-  const int victim = transport().size - 1;
-  const auto plan = [victim](int rank) {
-    FaultPlan faults;
-    if (rank == victim) faults.faults = {{Fault::Kind::kCrash, "layer 2", 1}};
-    return faults;
-  };
-  const auto failures = expect_all_fail({.faults = plan}, [](Communicator& comm) {
-    for (int step = 0; step < 3; ++step) {
-      for (int layer = 0; layer < 4; ++layer) {
-        Bytes data(5'000), incoming(5'000);
-        const int next = (comm.rank() + 1) % comm.size();
-        const int previous = (comm.rank() + comm.size() - 1) % comm.size();
-        const std::string op = text("ring, layer ", layer);
-        Work receive = comm.receive(previous, layer, op, incoming);
-        Work send = comm.send(next, layer, op, view(data));
-        receive.wait();
-        send.wait();
-      }
-    }
-  });
-  for (const auto& [rank, failure] : failures) {
-    expect_text(failure, rank == victim ? "InjectedCrash" : "DistributedError");
-    expect_text(failure, text("injected crash of rank ", victim, " in 'ring, layer 2'"));
-  }
-}
-
-TEST_P(CommunicatorTest, DroppedMessageIsNamed) {
-  if (alone()) GTEST_SKIP() << "needs two ranks";
-  const auto plan = [](int rank) {
-    FaultPlan faults;
-    if (rank == 0) faults.faults = {{Fault::Kind::kDrop, "layer 1", 0}};
-    return faults;
-  };
-  const auto failures =
-      expect_all_fail({.stall_timeout_s = 0.5, .faults = plan}, [](Communicator& comm) {
-        for (int layer = 0; layer < 3; ++layer) {
-          Bytes data(100);
-          const std::string op = text("handover, layer ", layer);
-          if (comm.rank() == 0) comm.send(1, layer, op, view(data)).wait();
-          if (comm.rank() == 1) comm.receive(0, layer, op, data).wait();
-        }
-        comm.barrier("after the handover");
-      });
-  for (const auto& [rank, failure] : failures) {
-    expect_text(failure, "DistributedError");
-    expect_text(failure, "handover, layer 1");
-  }
-}
-
-TEST_P(CommunicatorTest, InjectedStallIsNamed) {
-  if (alone()) GTEST_SKIP() << "needs two ranks";
-  const auto plan = [](int rank) {
-    FaultPlan faults;
-    if (rank == 1) faults.faults = {{Fault::Kind::kStall, "sum", 2, 1.2}};
-    return faults;
-  };
-  const auto failures =
-      expect_all_fail({.stall_timeout_s = 0.4, .faults = plan}, [](Communicator& comm) {
-        std::vector<double> values(10);
-        for (int step = 0; step < 5; ++step) comm.all_reduce_sum(values, "sum of losses");
-      });
-  for (const auto& [rank, failure] : failures) {
-    expect_text(failure, "rank 1 has been in 'injected stall before 'sum of losses''");
-  }
-}
-
-TEST_P(CommunicatorTest, MisuseIsRefused) {
-  const auto failures = expect_all_fail({}, [](Communicator& comm) {
-    Bytes data(1);
-    const Work work = comm.send(comm.rank(), 0, "to myself", view(data));
-  });
-  for (const auto& [rank, failure] : failures) expect_text(failure, "to myself");
-  expect_all_fail({}, [](Communicator& comm) { comm.subgroup({0, 0}, "twice"); });
-  expect_all_fail({}, [](Communicator& comm) {
-    std::vector<float> input(1), own(2);
-    comm.reduce_scatter(std::span<const float>(input), std::span<float>(own), "odd blocks");
   });
 }
 

@@ -1,9 +1,10 @@
-// Runs a test body on every rank of each transport, for communicator_test.cpp.
+// Runs a test body on every rank of each transport, for communicator_test.cpp and
+// communicator_failure_test.cpp.
 //
 //   const Outcome outcome = run_on(transport, options, [](Communicator& comm) { ... });
 //   EXPECT_TRUE(outcome.failures.empty()) << outcome;
 //
-// Two programs are built from the one test file: with thread_test_transports.cpp all ranks run
+// Two programs are built from these files: with thread_test_transports.cpp all ranks run
 // here, as threads; with mpi_test_transports.cpp each process of an mpirun job is one rank and sees
 // only its own failures. Every call runs on a fresh group, so a test may break its group. Threads:
 // call from the main thread only.
@@ -11,6 +12,7 @@
 
 #include <functional>
 #include <map>
+#include <numeric>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -28,6 +30,18 @@ struct TestTransport {
 
 inline std::ostream& operator<<(std::ostream& out, const TestTransport& transport) {
   return out << transport.name << transport.size;
+}
+
+using Bytes = std::vector<std::byte>;
+
+inline ConstBytes view(const Bytes& bytes) {
+  return {bytes.data(), bytes.size()};
+}
+
+inline std::vector<int> all_ranks_of(const Communicator& comm) {
+  std::vector<int> all(static_cast<size_t>(comm.size()));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
 }
 
 struct TestRunOptions {
@@ -48,6 +62,8 @@ inline std::ostream& operator<<(std::ostream& out, const Outcome& outcome) {
 }
 
 std::vector<TestTransport> test_transports();
+// Fewer, for tests that wait for a timeout; at least 3 ranks each.
+std::vector<TestTransport> failing_test_transports();
 
 Outcome run_on(const TestTransport& transport, const TestRunOptions& options,
                const std::function<void(Communicator&)>& body);

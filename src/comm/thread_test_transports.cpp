@@ -14,6 +14,10 @@ std::vector<TestTransport> test_transports() {
   return all;
 }
 
+std::vector<TestTransport> failing_test_transports() {
+  return {{.name = "thread", .size = 4}, {.name = "thread_delays", .size = 3, .delays = true}};
+}
+
 std::vector<int> local_ranks(const TestTransport& transport) {
   std::vector<int> ranks;
   for (int rank = 0; rank < transport.size; ++rank) ranks.push_back(rank);

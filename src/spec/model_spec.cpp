@@ -1,0 +1,52 @@
+#include "spec/model_spec.h"
+
+#include <cmath>
+#include <tuple>
+
+#include "base/error.h"
+
+namespace longspan {
+
+std::string_view model_family_name(ModelFamily family) {
+  return family == ModelFamily::kLlama ? "llama" : "qwen3";
+}
+
+void check_model_spec(const ModelSpec& spec, const std::string& origin) {
+  // With these limits no product that counts parameters leaves 64 bits.
+  constexpr int64_t kWidth = int64_t{1} << 22;
+  constexpr int64_t kLayers = int64_t{1} << 16;
+  constexpr int64_t kCount = int64_t{1} << 31;
+  const std::tuple<const char*, int64_t, int64_t> sizes[] = {
+      {"vocab_size", spec.vocab_size, kCount},
+      {"hidden_size", spec.hidden_size, kWidth},
+      {"intermediate_size", spec.intermediate_size, kWidth},
+      {"num_hidden_layers", spec.num_layers, kLayers},
+      {"num_attention_heads", spec.num_query_heads, kWidth},
+      {"num_key_value_heads", spec.num_kv_heads, kWidth},
+      {"head_dim", spec.head_dim, kWidth},
+      {"num_attention_heads x head_dim", spec.query_width(), kWidth},
+      {"max_position_embeddings", spec.max_position_embeddings, kCount},
+  };
+  for (const auto& [name, value, limit] : sizes) {
+    if (value < 1 || value > limit) {
+      throw UserError(text(origin, ": ", name, " = ", value, "; it must be from 1 to ", limit));
+    }
+  }
+  if (spec.num_query_heads % spec.num_kv_heads != 0) {
+    throw UserError(text(origin, ": num_attention_heads = ", spec.num_query_heads,
+                         " is not a multiple of num_key_value_heads = ", spec.num_kv_heads));
+  }
+  if (spec.head_dim % 2 != 0) {
+    throw UserError(text(origin, ": head_dim = ", spec.head_dim,
+                         " is odd; rotary embedding turns pairs of values"));
+  }
+  if (!(spec.rms_norm_eps > 0) || !std::isfinite(spec.rms_norm_eps)) {
+    throw UserError(text(origin, ": rms_norm_eps = ", spec.rms_norm_eps, "; it must be above 0"));
+  }
+  if (!(spec.initializer_range >= 0) || !std::isfinite(spec.initializer_range)) {
+    throw UserError(text(origin, ": initializer_range = ", spec.initializer_range,
+                         "; it must not be negative"));
+  }
+}
+
+}  // namespace longspan

@@ -1,0 +1,24 @@
+// The plans of a whole micro-batch: both directions of every chunk.
+//
+//   const std::vector<ChunkPlans> plans = plan_chunks(layout, {.planner = {.epsilon = 0.05}});
+//   run_attention(layout, plans[chunk].forward, ...);
+//
+// Each plan is verified if asked for, and always in builds with LONGSPAN_VERIFY (debug builds).
+// Pure; any thread.
+#pragma once
+
+#include <vector>
+
+#include "planner/attention_plan.h"
+#include "planner/balanced_planner.h"
+
+namespace longspan {
+
+struct PlanChunksOptions {
+  PlannerOptions planner;
+  bool verify = false;
+};
+
+std::vector<ChunkPlans> plan_chunks(const TokenLayout& layout, const PlanChunksOptions& options);
+
+}  // namespace longspan

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <unordered_set>
 
 #include "base/check.h"
 #include "checkpoint/publish_folder.h"
 #include "checkpoint/stored_real.h"
 #include "formats/json.h"
+#include "spec/hf_config.h"
 
 namespace longspan {
 namespace {
@@ -35,24 +35,6 @@ const char* torch_dtype_name(StoredDtype dtype) {
   if (dtype == StoredDtype::kF64) return "float64";
   LONGSPAN_CHECK(dtype == StoredDtype::kBF16, "no export as ", dtype_name(dtype));
   return "bfloat16";
-}
-
-// The configuration with the dtype of the weights beside it; the same bytes where it says so
-// already.
-std::string config_with_dtype(const std::string& config_json, StoredDtype dtype) {
-  LONGSPAN_CHECK(!config_json.empty(), "an export needs a config.json");
-  Json config = parse_json(config_json, "config.json");
-  const std::string name = torch_dtype_name(dtype);
-  bool changed = false;
-  bool stated = false;
-  for (const char* key : {"dtype", "torch_dtype"}) {
-    if (!config.contains(key)) continue;
-    stated = true;
-    changed = changed || config[key] != name;
-    config[key] = name;
-  }
-  if (!stated) config["torch_dtype"] = name;
-  return stated && !changed ? config_json : config.dump(2) + "\n";
 }
 
 // "runs/out/" names the folder that "runs/out" does.
@@ -144,10 +126,12 @@ std::vector<std::filesystem::path> hf_companion_files(const std::filesystem::pat
   return found;
 }
 
-HfModelWriter::HfModelWriter(const std::filesystem::path& to,
-                             const std::vector<Parameter>& parameters,
+HfModelWriter::HfModelWriter(const std::filesystem::path& to, const ModelSpec& spec,
                              const HfExportOptions& options)
-    : to_(without_trailing_slash(to)), parameters_(parameters), options_(options) {
+    : to_(without_trailing_slash(to)),
+      table_(spec),
+      config_text_(hf_config_text(spec, torch_dtype_name(options.dtype))),
+      options_(options) {
   partial_ = to_;
   partial_ += ".partial";
   std::error_code ignored;
@@ -156,10 +140,9 @@ HfModelWriter::HfModelWriter(const std::filesystem::path& to,
         text(to_.string(), " is there already; remove it or choose another folder to export to"));
   }
   std::vector<TensorDescription> tensors;
-  for (const Parameter& parameter : parameters_) {
+  for (const Parameter& parameter : table_.parameters()) {
     tensors.push_back({parameter.name, options.dtype, parameter.shape});
   }
-  options_.config_json = config_with_dtype(options.config_json, options.dtype);
   remove_folder(partial_);  // of an export that was killed
   make_folder(partial_);
   tensors_.emplace(partial_, tensors, SafetensorsMetadata{{"format", "pt"}},
@@ -174,7 +157,7 @@ HfModelWriter::~HfModelWriter() {
 }
 
 void HfModelWriter::write(int64_t parameter, const RealSpan& values) {
-  const Parameter& written = parameters_.at(static_cast<size_t>(parameter));
+  const Parameter& written = table_.parameters().at(static_cast<size_t>(parameter));
   LONGSPAN_CHECK(element_count(values) == written.elements(), written.name, " has ",
                  written.elements(), " elements, got ", element_count(values));
   constexpr int64_t kPieceElements = int64_t{1} << 20;  // bounds the converted copy
@@ -189,7 +172,7 @@ void HfModelWriter::write(int64_t parameter, const RealSpan& values) {
 
 void HfModelWriter::finish() {
   tensors_->finish();
-  write_text_atomic(partial_ / "config.json", options_.config_json);
+  write_text_atomic(partial_ / "config.json", config_text_);
   for (const auto& companion : options_.companions) {
     write_text_atomic(partial_ / companion.filename(), read_text(companion));
   }

@@ -1,11 +1,10 @@
 // Model folders in Hugging Face form: weights read slice by slice, and written tensor by tensor.
 //
-//   const HfWeights weights("models/tiny", parameters);          // checks names, shapes, dtypes
-//   weights.read(id, {begin, end}, destination);                 // this rank's slice, as
-//   float/double
+//   const HfWeights weights("models/tiny", table.parameters());  // checks names, shapes, dtypes
+//   weights.read(id, {begin, end}, destination);     // this rank's slice, as float or double
 //
-//   HfModelWriter writer("out", parameters, options);            // appears whole, at finish()
-//   for (id ...) writer.write(id, whole_parameter);              // in the order of the table
+//   HfModelWriter writer("out", spec, options);      // the folder appears whole, at finish()
+//   for (id ...) writer.write(id, whole_parameter);  // in the order of the parameter table
 //   writer.finish();
 //
 // Reading maps the files and touches only the slices asked for; F32, F64, BF16 and F16 are
@@ -26,6 +25,7 @@
 #include "base/real_span.h"
 #include "formats/safetensors.h"
 #include "formats/safetensors_writer.h"
+#include "spec/model_spec.h"
 #include "spec/parameter_table.h"
 
 namespace longspan {
@@ -49,7 +49,6 @@ class HfWeights {
 struct HfExportOptions {
   StoredDtype dtype = StoredDtype::kF32;  // F32, BF16 or F64
   int64_t max_shard_bytes = 5'000'000'000;
-  std::string config_json;  // carried through, but for the dtype it states
   // Files whose copies go beside the weights: tokenizer, generation settings.
   std::vector<std::filesystem::path> companions;
 };
@@ -60,7 +59,7 @@ std::vector<std::filesystem::path> hf_companion_files(const std::filesystem::pat
 class HfModelWriter {
  public:
   // UserError if `to` is there already and not an empty folder.
-  HfModelWriter(const std::filesystem::path& to, const std::vector<Parameter>& parameters,
+  HfModelWriter(const std::filesystem::path& to, const ModelSpec& spec,
                 const HfExportOptions& options);
   ~HfModelWriter();
   HfModelWriter(const HfModelWriter&) = delete;
@@ -73,7 +72,8 @@ class HfModelWriter {
  private:
   std::filesystem::path to_;
   std::filesystem::path partial_;
-  std::vector<Parameter> parameters_;
+  ParameterTable table_;
+  std::string config_text_;
   HfExportOptions options_;
   std::optional<SafetensorsFolderWriter> tensors_;
   bool finished_ = false;

@@ -13,14 +13,29 @@
 #include "checkpoint/stored_real.h"
 #include "formats/json.h"
 #include "formats/test_folder.h"
+#include "spec/hf_config.h"
 
 namespace longspan {
 namespace {
 
+// Tied, one layer: the embedding is 7 x 6.
+ModelSpec tiny_spec() {
+  ModelSpec spec;
+  spec.vocab_size = 7;
+  spec.hidden_size = 6;
+  spec.intermediate_size = 5;
+  spec.num_layers = 1;
+  spec.num_query_heads = 3;
+  spec.num_kv_heads = 1;
+  spec.head_dim = 2;
+  spec.max_position_embeddings = 64;
+  spec.tied_embeddings = true;
+  return spec;
+}
+
 std::vector<Parameter> tiny_parameters() {
-  return {{.name = "model.embed_tokens.weight", .shape = {7, 3}, .unit = 0},
-          {.name = "model.layers.0.mlp.up_proj.weight", .shape = {5, 3}, .unit = 1},
-          {.name = "model.norm.weight", .shape = {3}, .unit = 2}};
+  const ParameterTable table(tiny_spec());
+  return table.parameters();
 }
 
 std::vector<float> random_values(const Parameter& parameter) {
@@ -30,9 +45,10 @@ std::vector<float> random_values(const Parameter& parameter) {
   return values;
 }
 
-void export_model(const std::filesystem::path& to, const std::vector<Parameter>& parameters,
-                  const HfExportOptions& options) {
-  HfModelWriter writer(to, parameters, options);
+void export_model(const std::filesystem::path& to, const HfExportOptions& options,
+                  const ModelSpec& spec = tiny_spec()) {
+  HfModelWriter writer(to, spec, options);
+  const std::vector<Parameter> parameters = tiny_parameters();
   for (size_t id = 0; id < parameters.size(); ++id) {
     std::vector<float> values = random_values(parameters[id]);
     writer.write(static_cast<int64_t>(id), std::span(values));
@@ -71,8 +87,7 @@ TEST(HfModel, EverySliceReadsBackTheBitsThatWereWritten) {
   const auto parameters = tiny_parameters();
   for (const int64_t max_shard_bytes : {int64_t{100}, int64_t{1} << 30}) {
     const auto folder = test / text("out", max_shard_bytes);
-    export_model(folder, parameters,
-                 {.max_shard_bytes = max_shard_bytes, .config_json = R"({"a": 1})"});
+    export_model(folder, {.max_shard_bytes = max_shard_bytes});
     EXPECT_EQ(std::filesystem::exists(folder / "model.safetensors.index.json"),
               max_shard_bytes == 100);
     const HfWeights weights(folder, parameters);
@@ -100,15 +115,14 @@ TEST(HfModel, ExportStatesItsDtypeAndCarriesEverythingElse) {
   const TestFolder test;
   test.write("model/tokenizer.json", "{}");
   test.write("model/notes.txt", "not carried");
-  const std::string config = R"({"torch_dtype": "float32", "later_key": [1, 2], "a": {"b": 1}})";
-  const auto companions = hf_companion_files(test / "model");
-  export_model(test / "same", tiny_parameters(), {.config_json = config, .companions = companions});
-  EXPECT_EQ(read_text(test / "same/config.json"), config);
-  export_model(test / "bf16", tiny_parameters(),
-               {.dtype = StoredDtype::kBF16, .config_json = config, .companions = companions});
-  Json expected = parse_json(config, "config");
-  expected["torch_dtype"] = "bfloat16";
-  EXPECT_EQ(read_json(test / "bf16/config.json"), expected);
+  Json config = parse_json(hf_config_text(tiny_spec(), "float32"), "config.json");
+  config["bos_token_id"] = 5;
+  const ModelSpec spec = parse_hf_config(config.dump(2), "config.json");
+  export_model(test / "bf16",
+               {.dtype = StoredDtype::kBF16, .companions = hf_companion_files(test / "model")},
+               spec);
+  EXPECT_EQ(read_json(test / "bf16/config.json")["bos_token_id"], 5);
+  EXPECT_EQ(load_hf_config(test / "bf16").weight_dtype, "bfloat16");
   EXPECT_EQ(read_text(test / "bf16/tokenizer.json"), "{}");
   EXPECT_FALSE(std::filesystem::exists(test / "bf16/notes.txt"));
   EXPECT_FALSE(std::filesystem::exists(test / "bf16.partial"));
@@ -120,14 +134,14 @@ TEST(HfModel, NothingIsOverwrittenAndNothingHalfWrittenStays) {
   const TestFolder test;
   test.write("taken/file", "x");
   EXPECT_NE(message_of([&] {
-              HfModelWriter(test / "taken/", tiny_parameters(), {.config_json = "{}"});
+              HfModelWriter(test / "taken/", tiny_spec(), {});
             }).find("taken is there already"),
             std::string::npos);
-  { HfModelWriter abandoned(test / "out", tiny_parameters(), {.config_json = "{}"}); }
+  { HfModelWriter abandoned(test / "out", tiny_spec(), {}); }
   EXPECT_FALSE(std::filesystem::exists(test / "out"));
   EXPECT_FALSE(std::filesystem::exists(test / "out.partial"));
   test.write("out.partial/model.safetensors", "of a killed export");
-  export_model(test / "out", tiny_parameters(), {.config_json = "{}"});
+  export_model(test / "out", {});
   EXPECT_NO_THROW(HfWeights(test / "out", tiny_parameters()));
 }
 
@@ -142,9 +156,9 @@ TEST(HfModel, ErrorsNameTensorAndFile) {
   expect_parts(message_of(open), {"'model.norm.weight' is missing", test.path().string()});
 
   tensors = tiny_parameters();
-  tensors[1].shape = {3, 5};
+  tensors[1].shape = {6, 4};
   write_tensors(file, tensors);
-  expect_parts(message_of(open), {file, "up_proj", "[3, 5]", "[5, 3]"});
+  expect_parts(message_of(open), {file, "q_proj", "[6, 4]", "[6, 6]"});
 
   tensors = tiny_parameters();
   tensors.push_back({.name = "model.extra.bias", .shape = {1}});
@@ -158,7 +172,7 @@ TEST(HfModel, ErrorsNameTensorAndFile) {
 TEST(HfModel, AStoredTiedHeadMustEqualTheEmbedding) {
   const TestFolder test;
   auto tensors = tiny_parameters();
-  tensors.push_back({.name = "lm_head.weight", .shape = {7, 3}});
+  tensors.push_back({.name = "lm_head.weight", .shape = {7, 6}});
   std::filesystem::create_directories(test / "equal");
   write_tensors(test / "equal/model.safetensors", tensors);
   std::vector<float> slice(4);

@@ -17,7 +17,9 @@ void sync_folder(const std::filesystem::path& folder) {
   const bool synced = descriptor >= 0 && ::fsync(descriptor) == 0;
   const int error = errno;
   if (descriptor >= 0) ::close(descriptor);
-  if (!synced) throw UserError(text("cannot sync ", folder.string(), ": ", std::strerror(error)));
+  // Some network file systems cannot sync a folder and say so with EINVAL.
+  if (!synced && error != EINVAL)
+    throw UserError(text("cannot sync ", folder.string(), ": ", std::strerror(error)));
 }
 
 }  // namespace

@@ -43,9 +43,9 @@ void remove_complete_step(const std::filesystem::path& folder) {
 }  // namespace
 
 StepFolder::StepFolder(std::filesystem::path run_folder, int64_t step)
-    : run_folder_(std::move(run_folder)), final_(step_path(run_folder_, step)) {
-  partial_ = final_;
-  partial_ += kPartialSuffix;
+    : run_folder_(std::move(run_folder)),
+      partial_(partial_step_path(run_folder_, step)),
+      final_(step_path(run_folder_, step)) {
   LONGSPAN_CHECK(!has_mark(final_), final_.string(), " is complete already");
   remove_partial_steps(run_folder_);
   make_folder(partial_);
@@ -66,6 +66,10 @@ void StepFolder::publish() {
 
 std::filesystem::path step_path(const std::filesystem::path& run_folder, int64_t step) {
   return run_folder / text(kPrefix, step);
+}
+
+std::filesystem::path partial_step_path(const std::filesystem::path& run_folder, int64_t step) {
+  return run_folder / text(kPrefix, step, kPartialSuffix);
 }
 
 bool is_complete_step(const std::filesystem::path& run_folder, int64_t step) {

@@ -41,6 +41,8 @@ class StepFolder {
 
 // `run_folder/step-N`, whether or not it is there.
 std::filesystem::path step_path(const std::filesystem::path& run_folder, int64_t step);
+// `run_folder/step-N.partial`: where ranks other than the one with the StepFolder write.
+std::filesystem::path partial_step_path(const std::filesystem::path& run_folder, int64_t step);
 bool is_complete_step(const std::filesystem::path& run_folder, int64_t step);
 // The steps with complete checkpoints, ascending; none if there is no such folder.
 std::vector<int64_t> complete_steps(const std::filesystem::path& run_folder);

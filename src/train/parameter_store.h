@@ -1,17 +1,17 @@
-// The weights, gradients and optimizer state of one rank: what it holds of them, and how they
-// travel.
+// The weights, gradients and optimizer state of one rank: what it holds, and how it travels.
 //
-// Weights are sharded over a shard group and optimizer state over all ranks (layout/
-// parameter_layout.h says which element is where). The executor gathers a unit's weights before
-// their use and releases them after it; the full gradient of a unit lives from open_gradients to
-// reduce_gradients, then adds up, over bands and micro-batches, in this rank's shard. One step
-// reduces across groups, clips by the global norm, updates the owned slice and refreshes the
-// shards.
+// Weights are sharded over a shard group and optimizer state over all ranks
+// (layout/parameter_layout.h). The executor gathers a unit's weights before their use and releases
+// them after it; the full gradient of a unit lives from open_gradients to reduce_gradients, then
+// adds up, over bands and micro-batches, in this rank's shard. One step reduces across groups,
+// clips by the global norm, updates the owned slice and refreshes the shards.
 //
-//   ParameterStore store(ParameterTable(spec).parameters(), comm, {.shard_group = 2});
-//   store.gather(unit, op);  ... store.weight(id) ...;  store.release(unit);
-//   store.open_gradients(unit);  ... store.gradient(id).add_(...) ...; store.reduce_gradients(unit,
-//   op); const double norm = store.step(adamw, lr, clip, op);
+//   ParameterStore store(table.parameters(), comm, {.shard_group = 2});  // a ParameterTable
+//   store.gather(unit, op);      // ... store.weight(id) ...
+//   store.open_gradients(unit);  // ... store.gradient(id).add_(...) ...
+//   store.reduce_gradients(unit, op);
+//   store.release(unit);
+//   const double norm = store.step(adamw, lr, clip, op);
 //
 // With a shard group of 1 nothing is copied: weights and open gradients are views of the shard. A
 // tied weight is one parameter of one unit: gather and open that unit for both uses. Same layout,

@@ -299,6 +299,14 @@ class ScheduleBuilder {
             .writes = {key(Buffer::kAttentionPass, layer, chunk)}});
   }
 
+  // What the backward of a chunk adds to: its own keys and values and all earlier ones.
+  std::vector<BufferKey> key_value_gradients(int layer, int chunk) const {
+    std::vector<BufferKey> keys;
+    for (int seen = 0; seen <= chunk; ++seen)
+      keys.push_back(key(Buffer::kKeyValueGradient, layer, seen));
+    return keys;
+  }
+
   void begin_attention(const Band& band, int layer, int chunk, Pass pass) {
     Operation begin{.kind = Kind::kAttentionBegin,
                     .pass = pass,
@@ -311,6 +319,8 @@ class ScheduleBuilder {
     if (pass == Pass::kBackward) {
       begin.reads.push_back(key(Buffer::kAttentionOutput, layer, chunk));
       begin.reads.push_back(key(Buffer::kOutputGradient, layer, chunk));
+      for (const BufferKey& gradient : key_value_gradients(layer, chunk))
+        begin.writes.push_back(gradient);
     }
     append(std::move(begin));
     if (!plan(chunk, pass).out.empty()) attention(Kind::kAttentionOutStart, layer, chunk, pass, 0);
@@ -366,9 +376,8 @@ class ScheduleBuilder {
         .drops = {key(Buffer::kAttentionPass, layer, chunk), key(Buffer::kQuery, layer, chunk),
                   key(Buffer::kAttentionOutput, layer, chunk),
                   key(Buffer::kOutputGradient, layer, chunk)}};
-    for (int seen = 0; seen <= chunk; ++seen) {
-      end.writes.push_back(key(Buffer::kKeyValueGradient, layer, seen));
-    }
+    for (const BufferKey& gradient : key_value_gradients(layer, chunk))
+      end.writes.push_back(gradient);
     append(std::move(end));
   }
 

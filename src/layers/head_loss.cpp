@@ -1,6 +1,7 @@
 #include "layers/head_loss.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
@@ -58,40 +59,41 @@ int64_t head_chunk_tokens(int64_t vocabulary, int64_t element_bytes,
                     kChunkTokensMax);
 }
 
-double head_loss(const ParameterAccess& access, const HeadParameters& head,
-                 const LossTokens& tokens, double scale, const HeadLossOptions& options,
-                 const at::Tensor& dx_TC) {
-  const at::Tensor& x = tokens.x_TC;
+HeadLossResult head_loss(const ParameterAccess& access, const HeadParameters& head,
+                         const at::Tensor& x_TC, const HeadTargets& tokens, double scale,
+                         const HeadLossOptions& options) {
   const at::Tensor& weight = access.weights->weight(head.weight);
-  const std::vector<int32_t> targets = usable_targets(tokens.targets, x, weight.size(0));
+  const std::vector<int32_t> targets = usable_targets(tokens.targets, x_TC, weight.size(0));
   LONGSPAN_CHECK(tokens.weights.size() == targets.size(), tokens.weights.size(), " weights for ",
                  targets.size(), " targets");
   for (size_t t = 0; t < targets.size(); ++t) {
     LONGSPAN_CHECK(tokens.targets[t] != -1 || tokens.weights[t] == 0, "token ", t,
                    " has no target, but weight ", tokens.weights[t]);
   }
+  HeadLossResult result{0, at::empty_like(x_TC)};
   std::vector<double> losses(targets.size());
   for_chunks(
-      access, head, x, options,
+      access, head, x_TC, options,
       [&](Range chunk, const NormOutput& normed, const at::Tensor& logits) {
-        for_real_type(x.scalar_type(), [&]<typename Real>() {
+        for_real_type(x_TC.scalar_type(), [&]<typename Real>() {
           parallel_ranges({0, chunk.size()}, kGrainRows, [&](Range rows) {
             cross_entropy_gradient(logits.mutable_data_ptr<Real>(), targets.data() + chunk.begin,
                                    tokens.weights.data() + chunk.begin, scale, rows, weight.size(0),
                                    losses.data() + chunk.begin);
           });
         });
-        at::Tensor dx = dx_TC.narrow(0, chunk.begin, chunk.size());
+        at::Tensor dx = result.dx_TC.narrow(0, chunk.begin, chunk.size());
         at::mm_out(dx, logits, weight);
         access.gradients->gradient(head.weight).addmm_(logits.t(), normed.y);
-        norm_backward(x.narrow(0, chunk.begin, chunk.size()), access.weights->weight(head.norm),
+        norm_backward(x_TC.narrow(0, chunk.begin, chunk.size()), access.weights->weight(head.norm),
                       normed.inverse_rms, dx, access.gradients->gradient(head.norm), dx, nullptr);
       });
-  double sum = 0;
   for (size_t t = 0; t < losses.size(); ++t) {
-    if (tokens.weights[t] != 0) sum += static_cast<double>(tokens.weights[t]) * losses[t];
+    if (tokens.weights[t] != 0) {
+      result.weighted_loss_sum += static_cast<double>(tokens.weights[t]) * losses[t];
+    }
   }
-  return sum;
+  return result;
 }
 
 std::vector<double> head_token_losses(const ParameterAccess& access, const HeadParameters& head,

@@ -4,15 +4,16 @@
 // chunk's logits become their own gradient in place and are used up at once, so loss, dX and the
 // weights' gradients come out together and no more than one chunk of logits exists.
 //
-//   at::Tensor dx_TC = at::empty_like(x_TC);
-//   const double loss_sum = head_loss(access, head, {x_TC, targets, weights}, 1 / weight_sum, {},
-//                                     dx_TC);
+//   const HeadLossResult result =
+//       head_loss(access, head, x_TC, {targets, weights}, 1 / weight_sum, {});
 //   const std::vector<double> losses = head_token_losses(access, head, x_TC, targets, {}); // eval
 //
 // The loss is the sum over tokens of weight * -log p(target); gradients are those of scale * loss.
 // A target of -1 is "none" and needs weight 0; in eval its loss is 0. Sums run in token order.
 // Thread contract: one rank, on its thread.
 #pragma once
+
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <span>
@@ -37,16 +38,21 @@ struct HeadLossOptions {
 int64_t head_chunk_tokens(int64_t vocabulary, int64_t element_bytes,
                           const HeadLossOptions& options);
 
-struct LossTokens {
-  const at::Tensor& x_TC;  // output of the last layer
+// One of each per token.
+struct HeadTargets {
   std::span<const int32_t> targets;
   std::span<const float> weights;
 };
 
-// Returns the weighted loss sum, unscaled; writes dx_TC.
-double head_loss(const ParameterAccess& access, const HeadParameters& head,
-                 const LossTokens& tokens, double scale, const HeadLossOptions& options,
-                 const at::Tensor& dx_TC);
+struct HeadLossResult {
+  double weighted_loss_sum = 0;  // not scaled
+  at::Tensor dx_TC;              // scaled, as the weights' gradients
+};
+
+// x_TC: output of the last layer.
+HeadLossResult head_loss(const ParameterAccess& access, const HeadParameters& head,
+                         const at::Tensor& x_TC, const HeadTargets& tokens, double scale,
+                         const HeadLossOptions& options);
 
 // Forward only: the loss of every token.
 std::vector<double> head_token_losses(const ParameterAccess& access, const HeadParameters& head,

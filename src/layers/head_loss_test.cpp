@@ -68,9 +68,10 @@ Outcome run(TestParameters& parameters, const Batch& batch, double scale,
             const HeadLossOptions& options) {
   for (at::Tensor& gradient : parameters.gradients) gradient.zero_();
   Outcome outcome;
-  outcome.dx = at::full_like(batch.x, std::nan(""));
-  outcome.loss = head_loss(parameters.access(), kHead, {batch.x, batch.targets, batch.weights},
-                           scale, options, outcome.dx);
+  const HeadLossResult result = head_loss(parameters.access(), kHead, batch.x,
+                                          {batch.targets, batch.weights}, scale, options);
+  outcome.loss = result.weighted_loss_sum;
+  outcome.dx = result.dx_TC;
   for (const at::Tensor& gradient : parameters.gradients) {
     outcome.gradients.push_back(gradient.clone());
   }

@@ -1,0 +1,32 @@
+// Llama: pre-norm decoder with grouped-query attention, rotary embedding and SwiGLU.
+#include "layers/ops.h"
+#include "model/families.h"
+
+namespace longspan {
+namespace {
+
+class Llama final : public TransformerModel {
+ public:
+  Llama(const ModelSpec& spec, at::ScalarType type, const HeadLossOptions& options)
+      : TransformerModel(spec, type, options) {}
+
+  std::vector<at::Tensor> pre(const ParameterAccess& access, int64_t layer, const at::Tensor& x_TC,
+                              const std::shared_ptr<const RopeTable>& table) const override {
+    auto qkv = attention_projections(access, parameters().layer(layer), spec(), x_TC);
+    return {rope(qkv[0], table), rope(qkv[1], table), qkv[2]};
+  }
+
+  at::Tensor post(const ParameterAccess& access, int64_t layer, const at::Tensor& o_THK,
+                  const at::Tensor& x_TC) const override {
+    return dense_output(access, parameters().layer(layer), spec(), o_THK, x_TC);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<TransformerModel> make_llama(const ModelSpec& spec, at::ScalarType type,
+                                             const HeadLossOptions& options) {
+  return std::make_unique<Llama>(spec, type, options);
+}
+
+}  // namespace longspan

@@ -1,6 +1,6 @@
 """Writes tests/golden/hf_configs.json: what transformers makes of a range of config.json texts.
 
-    .venv/bin/python scripts/write_hf_golden.py
+    .venv/bin/python scripts/write_hf_golden.py [PATH]
 
 Each case holds a configuration as a user may have it on disk, the values that transformers derives
 from it, the rotary frequencies and scaling of the model's own rotary module, and names and shapes of
@@ -10,6 +10,7 @@ vectorised ones differ from that in the last place of about one value in a hundr
 import json
 import os
 import pathlib
+import sys
 
 os.environ["ATEN_CPU_CAPABILITY"] = "default"
 
@@ -96,7 +97,8 @@ def describe(config_dict):
 
 
 def main():
-    path = pathlib.Path(__file__).parent.parent / "tests" / "golden" / "hf_configs.json"
+    committed = pathlib.Path(__file__).parent.parent / "tests" / "golden" / "hf_configs.json"
+    path = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else committed
     lines = [json.dumps(dict(name=name, config=config, expected=describe(config)))
              for name, config in cases()]
     versions = dict(transformers=transformers.__version__, torch=torch.__version__)

@@ -59,19 +59,23 @@ std::vector<std::pair<double, double>> thinned(const std::vector<StepValue>& val
   return points;
 }
 
-// Exponential mean, corrected for its start; the weight spans about a thirtieth of the run.
+// Centred mean over about a twenty-fifth of the run, so that the curve does not lag behind.
 std::vector<StepValue> smoothed(const std::vector<StepValue>& values) {
-  const double keep = 1 - 1 / std::max(2.0, static_cast<double>(values.size()) / 30);
-  std::vector<StepValue> result;
-  double mean = 0;
-  double weight = 0;
-  for (const auto& [step, value] : values) {
-    if (!std::isfinite(value)) continue;
-    mean = keep * mean + (1 - keep) * value;
-    weight = keep * weight + (1 - keep);
-    result.push_back({step, mean / weight});
+  std::vector<StepValue> finite;
+  std::vector<double> sums = {0};
+  for (const StepValue& value : values) {
+    if (!std::isfinite(value.value)) continue;
+    finite.push_back(value);
+    sums.push_back(sums.back() + value.value);
   }
-  return result;
+  const size_t reach = std::max<size_t>(1, finite.size() / 50);
+  for (size_t i = 0; i < finite.size(); ++i) {
+    // The same reach on both sides, shorter near the ends.
+    const size_t side = std::min({reach, i, finite.size() - 1 - i});
+    const double sum = sums[i + side + 1] - sums[i - side];
+    finite[i].value = sum / static_cast<double>(2 * side + 1);
+  }
+  return finite;
 }
 
 std::string facts_table(const ReportData& report) {

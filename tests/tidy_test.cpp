@@ -42,11 +42,10 @@ const std::vector<std::pair<std::string, FolderRule>> kFolders = {
     {"attention", {{"base", "layout", "planner", "kernels", "comm"}, true}},
     {"layers", {{"base", "kernels"}, true}},
     {"model", {{"base", "spec", "kernels", "layers"}, true}},
-    {"parameters", {{"base", "layout", "optim", "kernels", "comm", "layers"}, true}},
-    {"checkpoint", {{"base", "formats", "spec", "layout", "optim", "comm", "parameters"}, true}},
+    {"checkpoint", {{"base", "formats", "spec", "layout", "data", "comm"}, false}},
     {"train",
      {{"base", "formats", "config", "spec", "layout", "planner", "schedule", "optim", "data",
-       "observe", "kernels", "comm", "attention", "layers", "model", "parameters", "checkpoint"},
+       "observe", "kernels", "comm", "attention", "layers", "model", "checkpoint"},
       true}},
 };
 

@@ -12,13 +12,15 @@
 #include "base/narrow.h"
 #include "layers/segment.h"
 #include "model/transformer_model.h"
-#include "parameters/parameter_store.h"
+#include "train/parameter_store.h"
 
 namespace longspan {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using Kind = OperationKind;
+
+constexpr int64_t kTagsPerPass = 1024;  // what an attention pass may use
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -31,7 +33,8 @@ struct Buffer {
   std::unique_ptr<AttentionForwardPass> forward_pass;
   std::unique_ptr<AttentionBackwardPass> backward_pass;
   RowStore rows;
-  std::unique_ptr<RowAccumulator> accumulator;
+  std::unique_ptr<RowAccumulator> sums;
+  std::vector<Range> carried_rows;  // of a document that goes on: lines of `rows`, or of `sums`
 };
 
 // The part of a micro-batch's chunk that lives on this rank.
@@ -151,13 +154,15 @@ class Executor::Step {
         std::span(micro_batch(operation).data.tokens)
             .subspan(static_cast<size_t>(made.line.begin), static_cast<size_t>(made.line.size()));
     std::vector<int64_t> positions;
-    for (const Segment_& part : layout(operation).document_parts(made.line)) {
+    for (const DocumentPart& part : layout(operation).document_parts(made.line)) {
       for (int64_t at = part.positions.begin; at < part.positions.end; ++at)
         positions.push_back(at);
     }
     made.rope = model_.rope_table(positions);
     return pieces_.emplace(key, std::move(made)).first->second;
   }
+
+  ParameterAccess access() const { return {&store_, &store_}; }
 
   // ---- weights
 
@@ -206,7 +211,7 @@ class Executor::Step {
     Buffer& key_value = write(operation, BufferKind::kKeyValue);
     if (here.line.empty()) {
       const AttentionShape& shape = model_.attention_shape();
-      query.tensors = {no_rows({shape.query_heads, shape.head_width})};
+      query.tensors = {no_rows({shape.heads, shape.head_width})};
       return;
     }
     const auto body = [this, layer = operation.layer,
@@ -243,7 +248,7 @@ class Executor::Step {
     Buffer& residual = write(operation, BufferKind::kResidualGradient);
     if (!graph.segment) {
       const AttentionShape& shape = model_.attention_shape();
-      output_gradient.tensors = {no_rows({shape.query_heads, shape.head_width})};
+      output_gradient.tensors = {no_rows({shape.heads, shape.head_width})};
       residual.tensors = {dy};
       return;
     }
@@ -261,7 +266,8 @@ class Executor::Step {
       return;
     }
     const at::Tensor dq = read(operation, BufferKind::kQueryGradient).tensors.at(0);
-    const auto& dkv = read(operation, BufferKind::kKeyValueGradient).blocks.at(0).tensors;
+    const auto dkv =
+        read(operation, BufferKind::kKeyValueGradient).sums->rows(piece(operation).line);
     auto gradients = graph.segment->backward({dq, dkv.at(0), dkv.at(1)});
     result.tensors = {gradients[0].add_(residual)};
   }
@@ -293,24 +299,25 @@ class Executor::Step {
     auto result =
         model_.head_loss(access(), hidden(operation), head_targets(operation), options_.loss_scale);
     totals_.weighted_loss_sum += result.weighted_loss_sum;
-    gradient.tensors = {result.dx};
+    gradient.tensors = {std::move(result.dx_TC)};
   }
 
   void head_eval(const Operation& operation) {
     const Range line = piece(operation).line;
     if (line.empty()) return;
-    auto losses = model_.token_losses(access(), hidden(operation), head_targets(operation));
-    if (options_.keep_logits) {
-      totals_.logits.push_back(
-          {operation.micro_batch, line, model_.logits(access(), hidden(operation))});
-    }
-    totals_.token_losses.push_back({operation.micro_batch, line, std::move(losses)});
+    const at::Tensor& x_TC = hidden(operation);
+    auto losses = model_.token_losses(access(), x_TC, head_targets(operation).targets);
+    totals_.token_losses.push_back({operation.micro_batch, line, std::move(losses), {}});
+    if (!options_.keep_logits) return;
+    const at::Tensor logits = model_.logits(access(), x_TC).to(at::kDouble).contiguous();
+    const double* values = logits.const_data_ptr<double>();
+    totals_.token_losses.back().logits.assign(values, values + logits.numel());
   }
 
   // ---- attention
 
   // Unique among the passes that may be in flight at once, and alike on all ranks.
-  int64_t tag_base(const Operation& operation) const {
+  int64_t tag(const Operation& operation) const {
     const auto layers = static_cast<int64_t>(model_.num_layers());
     const auto chunks = static_cast<int64_t>(layout(operation).num_chunks());
     const int64_t pass = operation.pass == Pass::kForward     ? 0
@@ -318,7 +325,7 @@ class Executor::Step {
                                                               : 2;
     const int64_t index =
         ((operation.micro_batch * layers + operation.layer) * chunks + operation.chunk) * 3 + pass;
-    return index * kTagsPerAttentionPass;
+    return index * kTagsPerPass;
   }
 
   // The rows that the pass of this chunk may read here, wherever the schedule keeps them.
@@ -331,9 +338,14 @@ class Executor::Step {
     return rows;
   }
 
-  std::string pass_name_of(const Operation& operation) const {
+  std::string attention_name(const Operation& operation) const {
     return text("attention ", pass_name(operation.pass), ", layer ", operation.layer, ", chunk ",
                 operation.chunk, ", micro-batch ", operation.micro_batch);
+  }
+
+  AttentionPassOptions attention_options(const Operation& operation) const {
+    return {
+        .shape = model_.attention_shape(), .tag = tag(operation), .op = attention_name(operation)};
   }
 
   const ChunkPlans& plans(const Operation& operation) const {
@@ -341,22 +353,55 @@ class Executor::Step {
   }
 
   void begin_forward(const Operation& operation) {
-    auto pass = std::make_unique<AttentionForwardPass>(
-        plans(operation).forward, layout(operation), comm_, tag_base(operation),
-        pass_name_of(operation), model_.attention_shape());
+    auto pass = std::make_unique<AttentionForwardPass>(plans(operation).forward, layout(operation),
+                                                       comm_, attention_options(operation));
     pass->begin(read(operation, BufferKind::kQuery).tensors.at(0), key_rows(operation));
     write(operation, BufferKind::kAttentionPass).forward_pass = std::move(pass);
   }
 
   void begin_backward(const Operation& operation) {
     auto pass = std::make_unique<AttentionBackwardPass>(
-        plans(operation).backward, layout(operation), comm_, tag_base(operation),
-        pass_name_of(operation), model_.attention_shape());
+        plans(operation).backward, layout(operation), comm_, attention_options(operation));
     const Buffer& output = read(operation, BufferKind::kAttentionOutput);
-    pass->begin(read(operation, BufferKind::kQuery).tensors.at(0), output.tensors.at(0),
-                output.tensors.at(1), read(operation, BufferKind::kOutputGradient).tensors.at(0),
-                key_rows(operation));
-    write(operation, BufferKind::kAttentionPass).backward_pass = std::move(pass);
+    Buffer& buffer = write(operation, BufferKind::kAttentionPass);
+    buffer.sums = std::make_unique<RowAccumulator>(key_value_gradients(operation));
+    pass->begin({.q_THK = read(operation, BufferKind::kQuery).tensors.at(0),
+                 .o_THK = output.tensors.at(0),
+                 .lse_TH = output.tensors.at(1),
+                 .d_o_THK = read(operation, BufferKind::kOutputGradient).tensors.at(0)},
+                key_rows(operation), *buffer.sums);
+    buffer.backward_pass = std::move(pass);
+  }
+
+  // The sums of dK and dV of all own rows that this chunk looks back at, as one store.
+  RowStore key_value_gradients(const Operation& operation) {
+    RowStore all;
+    for (const BufferKey& key : operation.reads) {
+      if (key.kind != BufferKind::kKeyValue && key.kind != BufferKind::kCarriedKeyValue) continue;
+      const Range whole = layout(operation).piece(key.chunk, comm_.rank());
+      const std::vector<Range> lines =
+          key.kind == BufferKind::kKeyValue ? normalize({whole}) : read(key).carried_rows;
+      Buffer& buffer =
+          buffers_[{BufferKind::kKeyValueGradient, key.micro_batch, key.layer, key.chunk}];
+      grow_sums(lines, buffer);
+      all.add(buffer.sums->store());
+    }
+    return all;
+  }
+
+  // Later bands have summed the carried rows only; from the band's own backward on all its rows
+  // count.
+  void grow_sums(const std::vector<Range>& lines, Buffer& buffer) {
+    if (buffer.sums && buffer.carried_rows == lines) return;
+    const AttentionShape& shape = model_.attention_shape();
+    const std::vector<int64_t> row = {shape.key_heads, shape.head_width};
+    auto grown = std::make_unique<RowAccumulator>(
+        lines, std::vector<std::vector<int64_t>>{row, row}, model_.scalar_type());
+    if (buffer.sums) {
+      for (const Range& line : buffer.carried_rows) grown->add(line, buffer.sums->rows(line));
+    }
+    buffer.sums = std::move(grown);
+    buffer.carried_rows = lines;
   }
 
   void attention_step(const Operation& operation) {
@@ -393,15 +438,44 @@ class Executor::Step {
     write(operation, BufferKind::kAttentionOutput).tensors = {result.o_THK, result.lse_TH};
   }
 
-  void carry_context(const Operation& operation) {
-    const auto rows =
-        layout(operation).carried_rows(operation.chunk, comm_.rank(), operation.index);
-    Buffer& carried = write(operation, BufferKind::kCarriedKeyValue);
-    const RowStore& whole = read(operation, BufferKind::kKeyValue).rows;
-    for (const Range& line : rows) carried.rows.add(line, whole.copy(line));
+  void end_backward(const Operation& operation) {
+    at::Tensor dq = read(operation, BufferKind::kAttentionPass).backward_pass->finish();
+    write(operation, BufferKind::kQueryGradient).tensors = {std::move(dq)};
   }
 
-  std::string name(const Operation& operation) const { return describe(operation); }
+  void carry_context(const Operation& operation) {
+    Buffer& carried = write(operation, BufferKind::kCarriedKeyValue);
+    carried.carried_rows = layout(operation).carried_rows(operation.chunk, comm_.rank(),
+                                                          /*first_later_chunk=*/operation.index);
+    const RowStore& whole = read(operation, BufferKind::kKeyValue).rows;
+    for (const Range& line : carried.carried_rows) {
+      std::vector<at::Tensor> kept;
+      for (const at::Tensor& rows : whole.rows(line)) kept.push_back(rows.clone());
+      carried.rows.add(line, std::move(kept));
+    }
+  }
+
+  // ---- accounts
+
+  // Bytes of all buffers but weights and gradients, storages counted once.
+  int64_t held_bytes() const {
+    StorageSet storages;
+    for (const auto& [key, buffer] : buffers_) {
+      for (const at::Tensor& tensor : buffer.tensors) storages.add(tensor);
+      if (buffer.segment) buffer.segment->add_storages(storages);
+      for (int32_t source = 0; source < buffer.rows.num_sources(); ++source) {
+        for (const at::Tensor& tensor : buffer.rows.tensors(source)) storages.add(tensor);
+      }
+      if (buffer.sums) {
+        for (const at::Tensor& tensor : buffer.sums->tensors()) storages.add(tensor);
+      }
+    }
+    return storages.bytes();
+  }
+
+  void note_stored_bytes() {
+    if (options_.account_bytes && totals_.stored_bytes == 0) totals_.stored_bytes = held_bytes();
+  }
 
   const TransformerModel& model_;
   ParameterStore& store_;
@@ -412,5 +486,16 @@ class Executor::Step {
   std::map<std::pair<int, int>, Piece> pieces_;
   StepTotals totals_;
 };
+
+Executor::Executor(const TransformerModel& model, ParameterStore& store, Communicator& comm)
+    : model_(model), store_(store), comm_(comm) {}
+
+Executor::~Executor() = default;
+
+StepTotals Executor::run(const StepSchedule& schedule,
+                         const std::vector<PlannedMicroBatch>& micro_batches,
+                         const RunOptions& options) {
+  return Step(*this, micro_batches, options).run(schedule);
+}
 
 }  // namespace longspan

@@ -37,6 +37,7 @@ struct StepTotals {
     int micro_batch = 0;
     Range line;
     std::vector<double> losses;
+    std::vector<double> logits;  // [rows, vocabulary], if asked for
   };
   std::vector<TokenLosses> token_losses;
   double attention_s = 0;   // time in launch groups
@@ -50,6 +51,7 @@ struct StepTotals {
 
 struct RunOptions {
   double loss_scale = 1;       // 1 / the step's global sum of loss weights
+  bool keep_logits = false;    // evaluation schedules, for few tokens
   bool account_bytes = false;  // costs a walk over all buffers after each operation
 };
 

@@ -4,7 +4,8 @@
 #include <chrono>
 
 #include "base/check.h"
-#include "planner/balanced_planner.h"
+#include "planner/plan_chunks.h"
+#include "planner/plan_summary.h"
 
 namespace longspan {
 namespace {
@@ -22,11 +23,14 @@ constexpr int64_t kKeptSteps = 3;
 void add_balance(const PlannedMicroBatch& batch, const StepPlannerOptions& options,
                  PlannedStep* step) {
   for (const ChunkPlans& plans : batch.plans) {
-    const PlanSummary summary = summarize(batch.layout, plans.forward, options.server_speeds);
+    const PlanSummary summary =
+        summarize(batch.layout, plans.forward, options.planner.server_speed);
     step->imbalance = std::max(step->imbalance, summary.imbalance);
     step->home_imbalance = std::max(step->home_imbalance, summary.home_imbalance);
-    for (const int64_t rows : summary.out_rows_sent)
-      step->moved_rows_max = std::max(step->moved_rows_max, rows);
+    for (const ServerSummary& server : summary.servers) {
+      step->sent_rows_max =
+          std::max(step->sent_rows_max, server.out_sent.query + server.out_sent.key);
+    }
   }
 }
 
@@ -39,8 +43,7 @@ PlannedMicroBatch plan_micro_batch(MicroBatch data, const StepPlannerOptions& op
   }
   TokenLayout layout =
       TokenLayout::make(lengths, {.chunks = options.chunks, .shares = options.token_shares});
-  auto plans =
-      plan_chunks(layout, {.epsilon = options.epsilon, .server_speed = options.server_speeds});
+  auto plans = plan_chunks(layout, {.planner = options.planner});
   return {std::move(data), std::move(layout), std::move(plans)};
 }
 

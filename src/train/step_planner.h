@@ -27,6 +27,7 @@
 #include "data/packer.h"
 #include "layout/token_layout.h"
 #include "planner/attention_plan.h"
+#include "planner/balanced_planner.h"
 
 namespace longspan {
 
@@ -50,7 +51,7 @@ struct PlannedStep {
   // planned and if no query moved.
   double imbalance = 1;
   double home_imbalance = 1;
-  int64_t moved_rows_max = 0;  // most rows that one rank sends in the out legs of one chunk
+  int64_t sent_rows_max = 0;  // most rows that one rank sends in the out legs of one chunk
   double data_s = 0;
   double plan_s = 0;
 };
@@ -60,11 +61,9 @@ struct StepPlannerOptions {
   int64_t micro_batches_per_step = 1;
   int64_t vocabulary_size = 0;
   int chunks = 1;
-  // Token share and attention speed of each rank; a dedicated server has share 0, its clients speed
-  // 0.
+  // Token share of each rank; a dedicated server has share 0, and its clients speed 0 in `planner`.
   std::vector<double> token_shares = {1.0};
-  std::vector<double> server_speeds = {1.0};
-  double epsilon = 0.05;
+  PlannerOptions planner;
 };
 
 // Lays a micro-batch out and plans it; verifies the plans in debug builds (LONGSPAN_VERIFY).

@@ -127,7 +127,7 @@ StateValues train(const std::filesystem::path& run_folder, Mesh mesh, int64_t st
 TEST(StoreState, ResumeOnAnyMeshGoesOnWithTheSameBits) {
   const TestFolder test;
   const StateValues uninterrupted = train(test / "whole", {1, 1}, 4);
-  const std::vector<Mesh> meshes = {{1, 1}, {2, 2}, {3, 1}, {4, 2}};
+  const std::vector<Mesh> meshes = {{1, 1}, {3, 3}, {4, 2}};
   for (const Mesh& first : meshes) {
     for (const Mesh& second : meshes) {
       SCOPED_TRACE(

@@ -1,0 +1,15 @@
+// Turns a failure into a message and an exit code.
+//
+//   return report_failure(error);       // "longspan: error: ...", 2
+//
+//   2  the input, the configuration or the machine is not as it must be
+//   3  another rank stalled, died or failed    70  a broken invariant of longspan itself
+#pragma once
+
+#include <exception>
+
+namespace longspan {
+
+int report_failure(const std::exception& error);
+
+}  // namespace longspan

@@ -1,0 +1,28 @@
+// The command: reads the verb and runs it. Exit codes: failure.h.
+#include <CLI/CLI.hpp>
+
+#include "base/error.h"
+#include "failure.h"
+#include "verbs.h"
+
+int main(int argc, char** argv) {
+  CLI::App app("longspan trains language models on very long, very unequal documents.");
+  app.set_version_flag("--version", LONGSPAN_VERSION);
+  app.require_subcommand(1);
+  longspan::VerbRunner run;
+  longspan::add_train(app, run);
+  longspan::add_eval(app, run);
+  longspan::add_data(app, run);
+  longspan::add_export(app, run);
+  longspan::add_doctor(app, run);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  try {
+    return run();
+  } catch (const std::exception& error) {
+    return longspan::report_failure(error);
+  }
+}

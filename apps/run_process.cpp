@@ -1,0 +1,86 @@
+#include "run_process.h"
+
+#include <ATen/Parallel.h>
+
+#include <cstdlib>
+#include <iostream>
+
+#include "base/error.h"
+#include "base/narrow.h"
+#include "comm/run_ranks.h"
+#include "comm/thread_communicator.h"
+#include "observe/machine.h"
+#ifdef LONGSPAN_MPI
+#include "comm/mpi_communicator.h"
+#endif
+
+namespace longspan {
+
+#ifdef LONGSPAN_MPI
+struct RunProcess::Mpi {
+  MpiSession session;
+};
+constexpr bool kBuiltWithMpi = true;
+#else
+struct RunProcess::Mpi {};
+constexpr bool kBuiltWithMpi = false;
+#endif
+
+RunProcess::RunProcess() : launch_(read_launch(process_environment())) {
+  check_cpu_launch(launch_, kBuiltWithMpi);
+#ifdef LONGSPAN_MPI
+  if (launch_.several_processes()) {
+    mpi_ = std::make_unique<Mpi>();
+    launch_.rank = mpi_->session.rank();
+    launch_.world_size = mpi_->session.size();
+  }
+#endif
+}
+
+RunProcess::~RunProcess() = default;
+
+bool RunProcess::is_first() const {
+  return launch_.rank == 0;
+}
+
+Surroundings RunProcess::surroundings() const {
+  return {.launcher_ranks = mpi_ ? launch_.world_size : 0, .hardware_threads = usable_threads()};
+}
+
+std::ostream& RunProcess::console() const {
+  static std::ostream nowhere(nullptr);
+  return is_first() ? std::cout : nowhere;
+}
+
+int64_t RunProcess::local_ranks(const RunConfig& config) const {
+  return mpi_ ? 1 : config.layout.ranks;
+}
+
+void RunProcess::run(const RunConfig& config, const std::function<void(Communicator&)>& body) {
+  const auto rank_body = [&](Communicator& comm) {
+    at::set_num_threads(narrow<int>(config.layout.threads_per_rank));
+    body(comm);
+  };
+#ifdef LONGSPAN_MPI
+  if (mpi_) {
+    MpiWorld world(mpi_->session, {.stall_timeout_s = config.run.stall_timeout_s});
+    const std::unique_ptr<Communicator> comm = world.communicator();
+    return run_rank(*comm, rank_body);
+  }
+#endif
+  RunRanksOptions options{.stall_timeout_s = config.run.stall_timeout_s};
+  options.on_stuck = [](const std::string& message) {
+    std::cerr << "longspan: distributed failure: " << message << std::endl;
+    std::_Exit(3);
+  };
+  run_ranks(narrow<int>(config.layout.ranks), options, rank_body);
+}
+
+int RunProcess::fail(int exit_code) const {
+#ifdef LONGSPAN_MPI
+  if (mpi_) mpi_->session.end_job(exit_code);
+#endif
+  return exit_code;
+}
+
+}  // namespace longspan

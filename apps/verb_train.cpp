@@ -1,0 +1,109 @@
+#include <ATen/Parallel.h>
+
+#include <CLI/CLI.hpp>
+
+#include <csignal>
+#include <iostream>
+
+#include "failure.h"
+#include "observe/build_info.h"
+#include "overrides.h"
+#include "run_process.h"
+#include "train/trainer.h"
+#include "verbs.h"
+
+namespace longspan {
+namespace {
+
+std::atomic<bool> stop_requested = false;
+
+void request_stop(int) {
+  stop_requested = true;
+}
+
+struct TrainArguments {
+  std::string config;
+  int64_t ranks = 0;
+  bool print_config = false;
+  std::vector<std::string> overrides;
+};
+
+void print_start(const RunSetup& setup, const RunProcess& process, const TrainProcess& train,
+                 const ResumePoint& from) {
+  std::ostream& console = process.console();
+  const RunConfig& config = setup.config();
+  console << setup.loaded.annotated_toml() << "\n";
+  console << "longspan " << train.version << (train.commit.empty() ? "" : " " + train.commit)
+          << ", " << process.launch().description << "\n";
+  console << "model        " << model_family_name(setup.spec.family) << ", "
+          << setup.spec.num_layers << " layers x " << setup.spec.hidden_size << ", "
+          << setup.parameters.total_elements() << " parameters, " << config.model.dtype << "\n";
+  console << "layout       " << setup.planner.chunks << " chunks x " << config.layout.ranks
+          << " ranks (" << config.attention.dedicated << " dedicated to attention), "
+          << config.layout.threads_per_rank << " threads each, stored mode "
+          << config.layout.stored_mode << "\n";
+  console << "kernels      core attention: blocked, CPU " << config.model.dtype
+          << "; norms, rope, SwiGLU, loss, AdamW: own CPU kernels; matrix products: libtorch\n";
+  console << "peak         " << train.peak.description << "\n";
+  console << "documents    " << setup.train->count() << " for training, "
+          << (setup.eval ? setup.eval->count() : 0) << " held out\n";
+  for (const std::string& note : setup.train->notes()) console << "             " << note << "\n";
+  if (from.checkpoint) console << "resuming     " << from.checkpoint->string() << "\n";
+  console << std::flush;
+}
+
+int train(const TrainArguments& arguments) {
+  RunProcess process;
+  try {
+    std::vector<std::string> overrides = arguments.overrides;
+    if (arguments.ranks > 0)
+      overrides.push_back("--layout.ranks=" + std::to_string(arguments.ranks));
+    LoadedConfig loaded = load_run_config(arguments.config, overrides, process.surroundings());
+    if (arguments.print_config) {
+      process.console() << loaded.annotated_toml();
+      return 0;
+    }
+    require_training_data(loaded);
+    const RunSetup setup = make_run_setup(std::move(loaded));
+    const ResumePoint from = find_resume_point(setup);
+    const RunConfig& config = setup.config();
+    at::set_num_threads(
+        static_cast<int>(config.layout.threads_per_rank * process.local_ranks(config)));
+    TrainProcess train{
+        .console = &process.console(),
+        .version = LONGSPAN_VERSION,
+        .commit = std::string(build_commit()),
+        .peak = measure_peak_flops(config.model.dtype == "float64" ? at::kDouble : at::kFloat),
+        .stop = &stop_requested};
+    train.peak.per_second *= static_cast<double>(config.layout.ranks / process.local_ranks(config));
+    print_start(setup, process, train, from);
+    std::signal(SIGTERM, request_stop);
+    std::signal(SIGINT, request_stop);
+    StepPlanner planner(*setup.train, setup.planner, from.progress.cursor, from.progress.step);
+    process.run(config, [&](Communicator& comm) {
+      train_rank({setup, train, planner, from}, comm);
+    });
+    return 0;
+  } catch (const std::exception& error) {
+    return process.fail(report_failure(error));
+  }
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, VerbRunner& run) {
+  auto arguments = std::make_shared<TrainArguments>();
+  CLI::App* verb = app.add_subcommand("train", "Train a model as a TOML file says");
+  verb->add_option("config", arguments->config, "Run configuration (TOML)")->required();
+  verb->add_option("--ranks", arguments->ranks,
+                   "Ranks in this process; short for --layout.ranks=N");
+  verb->add_flag("--print-config", arguments->print_config,
+                 "Print the resolved configuration, each value with where it came from, and stop");
+  allow_overrides(*verb);
+  verb->callback([verb, arguments, &run] {
+    arguments->overrides = verb->remaining();
+    run = [arguments] { return train(*arguments); };
+  });
+}
+
+}  // namespace longspan

@@ -1,0 +1,101 @@
+#include "train/run_setup.h"
+
+#include "base/error.h"
+#include "base/narrow.h"
+#include "data/check_disjoint.h"
+#include "data/open_documents.h"
+#include "spec/hf_config.h"
+#include "spec/presets.h"
+
+namespace longspan {
+namespace {
+
+ModelSpec load_spec(const ModelConfig& model) {
+  return model.path.empty() ? preset_spec(model.preset) : load_hf_config(model.path);
+}
+
+OpenOptions open_options(const DataConfig& data, bool training) {
+  OpenOptions options;
+  if (data.tokenizer != "none")
+    options.tokenizer = make_tokenizer(data.tokenizer, data.append_end_of_document);
+  options.format = parse_document_format(data.format);
+  options.seed = static_cast<uint64_t>(data.seed);
+  options.fasta.mask_n_weight = static_cast<float>(data.fasta.mask_n_weight);
+  options.fasta.soft_mask_weight = static_cast<float>(data.fasta.soft_mask_weight);
+  options.fasta.max_n_run = data.fasta.max_n_run;
+  options.circular = data.fasta.circular;
+  options.hold_out = data.fasta.hold_out;
+  // Held-out documents are always read as they stand in their files.
+  options.reverse_complement = training && data.fasta.reverse_complement == "random";
+  return options;
+}
+
+std::shared_ptr<const DocumentSource> open(const std::vector<std::string>& patterns,
+                                           const RunConfig& config, const ModelSpec& spec,
+                                           bool training) {
+  if (patterns.empty()) return nullptr;
+  std::shared_ptr<const DocumentSource> source =
+      open_documents(patterns, open_options(config.data, training));
+  if (source->vocabulary_bound() > spec.vocab_size) check_vocabulary(*source, spec.vocab_size);
+  return source;
+}
+
+StepPlannerOptions planner_options(const RunConfig& config, const ModelSpec& spec) {
+  const auto ranks = static_cast<size_t>(config.layout.ranks);
+  const auto dedicated = static_cast<size_t>(config.attention.dedicated);
+  StepPlannerOptions options;
+  options.pack = {.seed = static_cast<uint64_t>(config.data.seed),
+                  .micro_batch_tokens = config.batch.micro_batch_tokens,
+                  .overlong = parse_overlong(config.data.overlong)};
+  options.micro_batches_per_step = config.batch.micro_batches_per_step;
+  options.vocabulary_size = spec.vocab_size;
+  options.chunks = narrow<int>(config.layout.chunks);
+  // Dedicated servers are the last ranks; then only they run attention, and only the others hold
+  // tokens.
+  options.token_shares.assign(ranks, 1.0);
+  options.planner.server_speed.assign(ranks, dedicated > 0 ? 0.0 : 1.0);
+  for (size_t rank = ranks - dedicated; rank < ranks; ++rank) {
+    options.token_shares[rank] = 0.0;
+    options.planner.server_speed[rank] = 1.0;
+  }
+  options.planner.epsilon = config.attention.epsilon;
+  options.planner.query_to_key_width = static_cast<double>(spec.query_heads_per_kv_head());
+  return options;
+}
+
+ScheduleOptions schedule_options(const RunConfig& config, const ModelSpec& spec) {
+  ScheduleOptions options;
+  options.num_layers = narrow<int>(spec.num_layers);
+  options.band_chunks = narrow<int>(config.layout.band);
+  options.stored_mode = stored_mode_from_name(config.layout.stored_mode);
+  if (options.stored_mode == StoredMode::kContextOnly) {
+    options.inner_mode = stored_mode_from_name(config.layout.inner_mode);
+  }
+  options.shard_group = narrow<int>(config.layout.shard_group);
+  options.tied_embeddings = spec.tied_embeddings;
+  return options;
+}
+
+}  // namespace
+
+RunSetup make_run_setup(LoadedConfig loaded) {
+  RunSetup setup;
+  setup.loaded = std::move(loaded);
+  const RunConfig& config = setup.config();
+  setup.spec = load_spec(config.model);
+  setup.parameters = ParameterTable(setup.spec);
+  setup.train = open(config.data.train, config, setup.spec, /*training=*/true);
+  setup.eval = open(config.data.eval, config, setup.spec, /*training=*/false);
+  if (setup.train && setup.eval) check_disjoint(*setup.train, *setup.eval);
+  setup.planner = planner_options(config, setup.spec);
+  setup.schedule = schedule_options(config, setup.spec);
+  return setup;
+}
+
+StepPlannerOptions evaluation_planner(const RunSetup& setup) {
+  StepPlannerOptions options = setup.planner;
+  options.pack.shuffle = false;
+  return options;
+}
+
+}  // namespace longspan

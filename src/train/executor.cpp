@@ -344,8 +344,10 @@ class Executor::Step {
   }
 
   AttentionPassOptions attention_options(const Operation& operation) const {
-    return {
-        .shape = model_.attention_shape(), .tag = tag(operation), .op = attention_name(operation)};
+    return {.shape = model_.attention_shape(),
+            .type = model_.scalar_type(),
+            .tag = tag(operation),
+            .op = attention_name(operation)};
   }
 
   const ChunkPlans& plans(const Operation& operation) const {

@@ -1,0 +1,30 @@
+// Core attention of the slices of one launch, on the rows of stores.
+//
+//   RowStore queries;  queries.add(line, {q_THK, o_THK, lse_TH});
+//   RowStore keys;     keys.add(line, {k_NGK, v_NGK});
+//   attention_forward(shape, slices, queries, keys);
+//
+// float32 and float64 on CPU, any head width, G dividing H. Forward merges into o and lse, backward
+// adds to d_q, d_k, d_v (kernels/cpu/blocked_attention.h says what they must hold before). q, k, v
+// and d_o may be strided between rows; everything else is contiguous. An InternalError names a
+// tensor that is otherwise.
+// Runs on the calling thread and its torch threads; the result does not depend on their number.
+#pragma once
+
+#include <vector>
+
+#include "attention/row_store.h"
+#include "kernels/attention_shape.h"
+#include "kernels/cpu/blocked_attention.h"
+
+namespace longspan {
+
+// Sources of `queries`: {q, o, lse}; of `keys`: {k, v}.
+void attention_forward(const AttentionShape& shape, const std::vector<AttentionSlice>& slices,
+                       const RowStore& queries, const RowStore& keys);
+
+// Sources of `queries`: {q, d_o, lse, delta, d_q}; of `keys`: {k, v, d_k, d_v}.
+void attention_backward(const AttentionShape& shape, const std::vector<AttentionSlice>& slices,
+                        const RowStore& queries, const RowStore& keys);
+
+}  // namespace longspan

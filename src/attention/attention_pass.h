@@ -1,0 +1,162 @@
+// Runs one attention plan on one rank, operation by operation.
+//
+// Why: the step schedule decides when rows are sent, tasks are launched and results merged; a pass
+// knows how. It keeps what is in flight and nothing after it: servers remember nothing between
+// forward and backward.
+//
+//   AttentionForwardPass pass(plan, layout, comm, {.shape = shape, .type = at::kFloat, .tag = tag,
+//                                                  .op = "attention forward, layer 3"});
+//   pass.begin(q_THK, keys);  // own piece of the chunk; {k, v} of own pieces of chunks <= chunk,
+//   and
+//                             // of resident rows
+//   pass.start_out(0);  pass.run_group(0);  pass.finish_out(0);  pass.run_group(1);
+//   pass.start_back(0); pass.finish_back(0);
+//   auto [o_THK, lse_TH] = pass.finish();
+//
+// Rounds of a leg start and finish in order, groups run in order. A group needs the out rounds
+// before its after_round finished; the back leg needs all groups run. Rows are read where they lie:
+// with one rank nothing is copied. Parts of a row are merged in the order: own part, then by round,
+// then by source, so the same calls give the same bits. LSE, partial O and gradients are float32,
+// in a float64 run float64.
+//
+// Plan, layout and communicator must outlive the pass; the tags [tag, tag + 1024) are its own.
+// Thread contract: the rank's thread; tasks use its torch threads.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "attention/attention_buffers.h"
+#include "attention/round_exchange.h"
+#include "attention/row_store.h"
+#include "kernels/attention_shape.h"
+#include "kernels/cpu/blocked_attention.h"
+
+namespace longspan {
+
+struct AttentionPassOptions {
+  AttentionShape shape;
+  at::ScalarType type = at::kFloat;  // of q, k, v, dO; float32 or float64
+  int64_t tag = 0;
+  std::string op;  // names the pass in errors and stall reports
+};
+
+// What a row of each kind carries on each leg.
+struct AttentionPassFields {
+  std::vector<MessageField> out;
+  std::vector<MessageField> back;
+};
+
+// The steps that both directions share.
+class AttentionPass {
+ public:
+  virtual ~AttentionPass() = default;
+  AttentionPass(const AttentionPass&) = delete;
+  AttentionPass& operator=(const AttentionPass&) = delete;
+
+  void start_out(int round);
+  void finish_out(int round);
+  void run_group(int64_t group);
+  void start_back(int round);
+  void finish_back(int round);
+
+  // {k, v} of all key rows that are here by now: those of begin() and those that arrived. Rows that
+  // a later plan of the same band declares resident come from here.
+  const RowStore& key_rows() const { return key_inputs_; }
+
+ protected:
+  // Results of rows of one kind: own rows and those of others that pass through here.
+  struct Results {
+    RowStore rows;
+    std::vector<std::vector<int64_t>> row_shapes;  // by tensor
+    std::vector<double> empty_values;              // of a row without any part, by tensor
+  };
+
+  AttentionPass(const AttentionPlan& plan, const TokenLayout& layout, Communicator& comm,
+                const AttentionPassOptions& options, const AttentionPassFields& fields);
+
+  virtual void launch(const std::vector<AttentionSlice>& slices, const RowStore& queries,
+                      const RowStore& keys) = 0;
+  // Adds a part of the same rows to a result, both {o, lse}, {dq} or {dk, dv}.
+  virtual void merge(const std::vector<at::Tensor>& result,
+                     const std::vector<at::Tensor>& part) = 0;
+
+  void begin_inputs(std::vector<at::Tensor> own_queries, const RowStore& keys);
+  // Tensors for the results of these rows, empty at first.
+  std::vector<at::Tensor> add_results(RowKind kind, const std::vector<Range>& rows);
+  Results& results(RowKind kind) { return kind == RowKind::kQuery ? query_results_ : key_results_; }
+  std::vector<at::Tensor> add_away_results(RowKind kind);
+  Range own_piece() const { return layout_.piece(plan_.chunk, rank_); }
+  const AttentionBufferSizes& expected_buffers() const { return expected_; }
+  void check_finished() const;
+
+  const AttentionPassOptions options_;
+  Results query_results_;
+  Results key_results_;  // backward only
+
+ private:
+  std::vector<Range> rows_of(const LaunchGroup& group, RowKind kind) const;
+  std::vector<AttentionSlice> slices_of(const LaunchGroup& group, const RowStore& queries,
+                                        const RowStore& keys) const;
+  void forget(const Transfer& moved);
+  const ServerPlan& server() const { return plan_.servers[static_cast<size_t>(rank_)]; }
+
+  const AttentionPlan& plan_;
+  const TokenLayout& layout_;
+  const int rank_;
+  const AttentionBufferSizes expected_;
+  RowStore query_inputs_;
+  RowStore key_inputs_;
+  RoundExchange out_;
+  RoundExchange back_;
+  bool begun_ = false;
+  int64_t num_groups_run_ = 0;
+};
+
+class AttentionForwardPass : public AttentionPass {
+ public:
+  AttentionForwardPass(const AttentionPlan& plan, const TokenLayout& layout, Communicator& comm,
+                       const AttentionPassOptions& options);
+
+  void begin(const at::Tensor& q_THK, const RowStore& keys);
+
+  struct Result {
+    at::Tensor o_THK;
+    at::Tensor lse_TH;
+  };
+  Result finish();
+
+ private:
+  void launch(const std::vector<AttentionSlice>& slices, const RowStore& queries,
+              const RowStore& keys) override;
+  void merge(const std::vector<at::Tensor>& result, const std::vector<at::Tensor>& part) override;
+
+  std::vector<at::Tensor> own_;  // O, LSE
+};
+
+class AttentionBackwardPass : public AttentionPass {
+ public:
+  AttentionBackwardPass(const AttentionPlan& plan, const TokenLayout& layout, Communicator& comm,
+                        const AttentionPassOptions& options);
+
+  struct Inputs {
+    at::Tensor q_THK;
+    at::Tensor o_THK;
+    at::Tensor lse_TH;
+    at::Tensor d_o_THK;
+  };
+  // dK and dV of own rows are added to `d_keys` ({dK, dV}, holding at least the own rows that tasks
+  // see), some at once, the rest until finish(); it must outlive the pass.
+  void begin(const Inputs& inputs, const RowStore& keys, const RowAccumulator& d_keys);
+
+  at::Tensor finish();  // dQ
+
+ private:
+  void launch(const std::vector<AttentionSlice>& slices, const RowStore& queries,
+              const RowStore& keys) override;
+  void merge(const std::vector<at::Tensor>& result, const std::vector<at::Tensor>& part) override;
+
+  std::vector<at::Tensor> own_;  // dQ
+};
+
+}  // namespace longspan

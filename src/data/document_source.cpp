@@ -81,7 +81,7 @@ void check_vocabulary(const DocumentSource& source, int64_t vocabulary_size) {
     const int64_t length = source.length(document);
     for (int64_t begin = 0; begin < length; begin += kReadTokens) {
       const Range range{begin, std::min(begin + kReadTokens, length)};
-      check_vocabulary(source.read(document, range, 0).tokens, begin, source.name(document),
+      check_vocabulary(source.read(document, range, kAsStored).tokens, begin, source.name(document),
                        vocabulary_size);
     }
   }

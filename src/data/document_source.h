@@ -50,6 +50,10 @@ struct Orientation {
 
 int64_t forward_position(const Orientation& orientation, int64_t position);
 
+// Instead of an epoch: the document as it stands in its file, forward and from its first token.
+// Evaluation and packing read this way.
+inline constexpr int64_t kAsStored = -1;
+
 class DocumentSource {
  public:
   virtual ~DocumentSource() = default;

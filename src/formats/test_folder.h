@@ -21,7 +21,9 @@ namespace longspan {
 class TestFolder {
  public:
   TestFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "longspan-test-XXXXXX").string();
+    const std::filesystem::path parent = std::filesystem::temp_directory_path();
+    // mkdtemp puts other characters in place of the last six.
+    std::string name = (parent / ("longspan-test-" + std::string(6, 'X'))).string();
     LONGSPAN_CHECK(::mkdtemp(name.data()) != nullptr, std::strerror(errno));
     path_ = name;
   }

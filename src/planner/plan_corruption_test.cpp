@@ -303,7 +303,7 @@ Corruptions corrupt_frame() {
                                plan->servers.pop_back();
                                return true;
                              }};
-  all["another chunk"] = {": chunk ",
+  all["another chunk"] = {"ward: chunk ",
                           [](const TokenLayout& layout, AttentionPlan* plan, RandomStream&) {
                             plan->chunk = layout.num_chunks();
                             return true;

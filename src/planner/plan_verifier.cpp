@@ -267,7 +267,8 @@ class PlanVerifier {
     for (const RowKind kind : result_kinds(plan_.direction)) verify_results(kind, results);
   }
 
-  // At the end, results are at home and nowhere else; every query of the chunk has one.
+  // At the end, results are at home and nowhere else; every query of the chunk has one. (The latter
+  // follows from coverage, as results only move; it stands here as the promise of the plan.)
   void verify_results(RowKind kind, RankRows& results) const {
     for (int rank = 0; rank < num_ranks(); ++rank) {
       const auto home = home_rows(layout_, plan_.chunk, rank, kind);

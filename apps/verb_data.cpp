@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 
 #include <iostream>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "data/inspect_documents.h"
@@ -37,6 +38,7 @@ std::unique_ptr<DocumentSource> open(const DataArguments& arguments) {
   options.fasta.soft_mask_weight = static_cast<float>(arguments.soft_mask_weight);
   options.fasta.max_n_run = arguments.max_n_run;
   options.hold_out = arguments.hold_out;
+  if (!options.hold_out.empty()) options.fasta.split = Split::kTrain;
   return open_documents(arguments.patterns, options);
 }
 

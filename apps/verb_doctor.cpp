@@ -1,6 +1,7 @@
 #include <ATen/Config.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <torch/headeronly/version.h>
 
 #include <CLI/CLI.hpp>
 

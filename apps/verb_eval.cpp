@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <mutex>
 
 #include "base/error.h"

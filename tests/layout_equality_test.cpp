@@ -9,6 +9,7 @@
 #include <ATen/ops/sub.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 #include <mutex>
 
@@ -228,9 +229,15 @@ void expect_equals_one_rank(const Case& c) {
   const Outcome expected = run_case(whole);
   const Outcome found = run_case(c);
   EXPECT_NEAR(found.loss, expected.loss, kTolerance * std::abs(expected.loss)) << describe(c);
+  // A gradient that vanishes in exact arithmetic (queries that see one key only) is rounding noise
+  // of the others: it is compared on the scale of 1e-4 of the whole gradient's norm.
+  double square_sum = 0;
+  for (const auto& [name, reference] : expected.gradients)
+    square_sum += norm(reference) * norm(reference);
+  const double floor = std::max(1e-4 * std::sqrt(square_sum), 1e-300);
   for (const auto& [name, reference] : expected.gradients) {
     const double error =
-        norm(at::sub(found.gradients.at(name), reference)) / std::max(norm(reference), 1e-300);
+        norm(at::sub(found.gradients.at(name), reference)) / std::max(norm(reference), floor);
     EXPECT_LE(error, kTolerance) << name << ", " << describe(c);
   }
 }

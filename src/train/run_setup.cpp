@@ -23,8 +23,11 @@ OpenOptions open_options(const DataConfig& data, bool training) {
   options.fasta.mask_n_weight = static_cast<float>(data.fasta.mask_n_weight);
   options.fasta.soft_mask_weight = static_cast<float>(data.fasta.soft_mask_weight);
   options.fasta.max_n_run = data.fasta.max_n_run;
-  options.circular = data.fasta.circular;
+  if (training) options.circular = data.fasta.circular;
   options.hold_out = data.fasta.hold_out;
+  if (!options.hold_out.empty()) {
+    options.fasta.split = training ? Split::kTrain : Split::kHeldOut;
+  }
   // Held-out documents are always read as they stand in their files.
   options.reverse_complement = training && data.fasta.reverse_complement == "random";
   return options;

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "checkpoint/publish_folder.h"
 #include "formats/atomic_file.h"
 #include "formats/json.h"
 #include "observe/console.h"
@@ -22,6 +23,13 @@ constexpr std::string_view kPositionPrefix = "position/";
 
 std::filesystem::path folder_of(const RunSetup& setup) {
   return setup.config().output.folder;
+}
+
+JsonlLog open_log(const RunSetup& setup, const RunHeader& header, int64_t resumed_step) {
+  make_folder(folder_of(setup));
+  const auto path = folder_of(setup) / "log.jsonl";
+  return resumed_step > 0 ? JsonlLog::resume(path, resumed_step, header)
+                          : JsonlLog::start(path, header);
 }
 
 RunHeader header_of(const RunSetup& setup, const TrainProcess& process) {
@@ -113,10 +121,7 @@ void add_logged(const std::filesystem::path& path, ReportData* report) {
 RunLog::RunLog(const RunSetup& setup, const TrainProcess& process, int64_t resumed_step)
     : setup_(setup),
       process_(process),
-      jsonl_(resumed_step > 0
-                 ? JsonlLog::resume(folder_of(setup) / "log.jsonl", resumed_step,
-                                    header_of(setup, process))
-                 : JsonlLog::start(folder_of(setup) / "log.jsonl", header_of(setup, process))) {
+      jsonl_(open_log(setup, header_of(setup, process), resumed_step)) {
   write_text_atomic(folder_of(setup) / "config.toml", setup.loaded.toml());
   if (setup.config().output.tensorboard) {
     events_.emplace(folder_of(setup) / "tensorboard",

@@ -22,9 +22,9 @@ namespace {
 Bytes make_bytes(uint64_t seed, int64_t size_bytes) {
   Bytes bytes(static_cast<size_t>(size_bytes));
   uint64_t state = seed * 0x9e3779b97f4a7c15ULL + 1;
-  for (std::byte& byte : bytes) {
+  for (size_t begin = 0; begin < bytes.size(); begin += sizeof(state)) {
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;
-    byte = static_cast<std::byte>(state >> 56);
+    std::memcpy(bytes.data() + begin, &state, std::min(sizeof(state), bytes.size() - begin));
   }
   return bytes;
 }
@@ -108,7 +108,7 @@ TEST_P(CommunicatorTest, TwoExchangesInFlightWaitedForInReverse) {
 
 TEST_P(CommunicatorTest, SendsWaitedForBeforeAnyReceiveIsPosted) {
   expect_success([](Communicator& comm) {
-    for (const int64_t size_bytes : {0, 1, 3'000, 5'000, 100'000, 3'000'001}) {
+    for (const int64_t size_bytes : {0, 1, 3'000, 5'000, 100'000, 1'500'001}) {
       for (int peer = 0; peer < comm.size(); ++peer) {
         if (peer == comm.rank()) continue;
         Bytes data = make_bytes(message_seed(comm.rank(), peer, 1), size_bytes);
@@ -240,7 +240,7 @@ std::vector<T> make_values(int rank, uint64_t round, size_t count) {
   RandomStream random(31 + round, "values", static_cast<uint64_t>(rank));
   std::vector<T> values(count);
   for (T& value : values) {
-    value = static_cast<T>(random.normal() * std::pow(10.0, random.uniform() * 8 - 4));
+    value = static_cast<T>(std::ldexp(random.uniform() - 0.5, static_cast<int>(random.below(30))));
   }
   return values;
 }
@@ -261,7 +261,7 @@ std::vector<T> serial_sum(int ranks, uint64_t round, size_t count) {
   return sum;
 }
 
-const std::vector<size_t> kCounts{0, 1, 2, 7, 511, 512, 513, 1500, 10'000};
+const std::vector<size_t> kCounts{0, 1, 2, 7, 511, 512, 513, 2500};
 
 template <typename T>
 void check_reduce_scatter(Communicator& comm) {

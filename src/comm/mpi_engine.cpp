@@ -100,9 +100,14 @@ MpiEngine::TransferPointer MpiEngine::post_receive(const MessageKey& key, std::s
   return receive;
 }
 
+// Never throws: an error of the MPI library is a failure of the job, which every wait then reports.
 void MpiEngine::progress(const Lock& lock) {
-  for (IncomingEnvelope& envelope : wire_.poll()) handle(lock, std::move(envelope));
-  finish_moved(lock);
+  try {
+    for (IncomingEnvelope& envelope : wire_.poll()) handle(lock, std::move(envelope));
+    finish_moved(lock);
+  } catch (const std::exception& error) {
+    fail(lock, error.what(), true);
+  }
 }
 
 void MpiEngine::handle(const Lock& lock, IncomingEnvelope envelope) {
@@ -305,14 +310,13 @@ RankStatus MpiEngine::own_status(const std::function<std::vector<int>()>& awaits
 void MpiEngine::answer_query(const Lock&, int asker) {
   RankStatus status = own_status({});
   if (status.kind == RankStatus::Kind::kWaiting) status.awaits = awaited_;
+  status.awaits.resize(
+      std::min(status.awaits.size(), MpiWire::payload_limit_bytes() / sizeof(int)));
   wire_.send(asker,
              {.kind = Envelope::Kind::kStatus,
               .seconds = status.seconds,
               .status_kind = static_cast<int32_t>(status.kind)},
-             status.text,
-             std::as_bytes(std::span(status.awaits))
-                 .first(std::min(status.awaits.size() * sizeof(int),
-                                 MpiWire::payload_limit_bytes() / 8 * 8)));
+             status.text, std::as_bytes(std::span(status.awaits)));
 }
 
 void MpiEngine::read_status(const IncomingEnvelope& envelope) {
@@ -347,14 +351,14 @@ void MpiEngine::fail(const Lock&, std::string_view reason, bool tell_others) {
   if (failed_) return;
   failed_ = true;
   failure_ = reason;
-  for (int other = 0; tell_others && other < size(); ++other) {
-    if (other != rank()) wire_.send(other, {.kind = Envelope::Kind::kAbort}, reason, {});
+  if (!tell_others) return;
+  try {
+    for (int other = 0; other < size(); ++other) {
+      if (other != rank()) wire_.send(other, {.kind = Envelope::Kind::kAbort}, reason, {});
+    }
+  } catch (const std::exception&) {
+    // Without MPI no news travels; the others learn it from their own stall or from mpirun.
   }
-}
-
-bool MpiEngine::failed() {
-  const Lock lock(mutex_);
-  return failed_;
 }
 
 void MpiEngine::throw_if_failed(const Lock&, std::string_view op) const {
@@ -368,11 +372,7 @@ void MpiEngine::help() {
   std::chrono::microseconds pause = 100us;
   int64_t events = 0;
   while (!stop_helper_) {
-    try {
-      progress(lock);
-    } catch (const std::exception& error) {
-      fail(lock, error.what(), false);
-    }
+    progress(lock);
     const bool busy = !wire_.idle() || !expected_.empty() || !long_sends_.empty();
     if (!busy || waiting_ > 0) {
       helper_wakeup_.wait_for(lock, kHelperIdlePause);

@@ -73,7 +73,6 @@ class MpiEngine {
 
   void set_activity(std::string_view op);
   void fail(std::string_view reason);
-  bool failed();
 
   // The least number that this rank has not used for a group; the members of a new group agree on
   // the greatest of theirs.

@@ -32,6 +32,12 @@ uint64_t parse_hex(const std::string& digits, const std::string& origin) {
   return value;
 }
 
+int64_t parse_count(const Json& json, const char* key, const std::string& origin) {
+  const auto count = json.at(key).get<int64_t>();
+  if (count < 0) throw UserError(text(origin, ": ", key, " is ", count, ", below 0"));
+  return count;
+}
+
 Json progress_json(const TrainProgress& progress) {
   Json files = Json::array();
   for (const FileFingerprint& file : progress.data_files) {
@@ -49,12 +55,12 @@ Json progress_json(const TrainProgress& progress) {
 
 TrainProgress parse_progress(const Json& json, const std::string& origin) {
   TrainProgress progress;
-  progress.step = json.at("step").get<int64_t>();
-  progress.updates = json.at("updates").get<int64_t>();
-  progress.tokens_seen = json.at("tokens_seen").get<int64_t>();
-  progress.documents_seen = json.at("documents_seen").get<int64_t>();
-  progress.cursor.epoch = json.at("data_cursor").at("epoch").get<int64_t>();
-  progress.cursor.micro_batch = json.at("data_cursor").at("micro_batch").get<int64_t>();
+  progress.step = parse_count(json, "step", origin);
+  progress.updates = parse_count(json, "updates", origin);
+  progress.tokens_seen = parse_count(json, "tokens_seen", origin);
+  progress.documents_seen = parse_count(json, "documents_seen", origin);
+  progress.cursor.epoch = parse_count(json.at("data_cursor"), "epoch", origin);
+  progress.cursor.micro_batch = parse_count(json.at("data_cursor"), "micro_batch", origin);
   for (const Json& file : json.at("data_files")) {
     progress.data_files.push_back({file.at("path").get<std::string>(),
                                    file.at("bytes").get<int64_t>(),

@@ -13,6 +13,7 @@
 // wrong is a UserError that names the file.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -88,7 +89,8 @@ struct Manifest {
 };
 
 std::vector<ParameterRecord> parameter_records(const std::vector<Parameter>& parameters);
-// "unit-0003.weights": `kind` is weights, first_moment or second_moment.
+// The arrays of each unit; state_array_name(3, "weights") is "unit-0003.weights".
+constexpr std::array<const char*, 3> kStateKinds = {"weights", "first_moment", "second_moment"};
 std::string state_array_name(int64_t unit, const std::string& kind);
 
 Json manifest_json(const Manifest& manifest);

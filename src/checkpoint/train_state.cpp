@@ -168,10 +168,20 @@ void SavedState::check_model(const std::vector<Parameter>& parameters, bool floa
                          manifest_.parameters.size(), " parameters, the model ", wanted.size()));
   }
   const StoredDtype dtype = float64 ? StoredDtype::kF64 : StoredDtype::kF32;
-  for (const ArrayRecord& array : manifest_.arrays) {
-    if (array.dtype == dtype) continue;
-    throw UserError(text(origin, ": the state is ", dtype_name(array.dtype), ", the run's is ",
-                         dtype_name(dtype), "; set model.dtype as it was when it was saved"));
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (i + 1 < wanted.size() && wanted[i + 1].unit == wanted[i].unit) continue;
+    const int64_t unit_elements = wanted[i].begin + parameters[i].elements();
+    for (const char* kind : kStateKinds) {
+      const ArrayRecord& array = find(state_array_name(wanted[i].unit, kind));
+      if (array.elements != unit_elements) {
+        throw UserError(text(origin, ": ", array.name, " has ", array.elements, " elements, its ",
+                             "parameters have ", unit_elements, "; the file was changed"));
+      }
+      if (array.dtype != dtype) {
+        throw UserError(text(origin, ": the state is ", dtype_name(array.dtype), ", the run's is ",
+                             dtype_name(dtype), "; set model.dtype as it was when it was saved"));
+      }
+    }
   }
 }
 

@@ -203,10 +203,6 @@ std::vector<Row> batch_and_layout_rows() {
       LONGSPAN_KEY(layout.threads_per_rank, "CPU threads of each rank.")
           .at_least(1)
           .automatic("hardware threads over the ranks of the process", choose_threads),
-      LONGSPAN_KEY(layout.loss_chunk_tokens,
-                   "Tokens whose logits exist at once in the head and the loss.")
-          .at_least(1)
-          .unit("tokens"),
   };
 }
 
@@ -222,7 +218,9 @@ std::vector<Row> attention_rows() {
           .at_least(0)
           .at_most(1),
       LONGSPAN_KEY(attention.profile,
-                   "Profile file of kernel and link times, or built-in for the one of the device."),
+                   "Which times of kernels and links the planner balances by; the built-in ones "
+                   "are the only ones so far.")
+          .one_of({"built-in"}),
   };
 }
 

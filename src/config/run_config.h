@@ -61,7 +61,6 @@ struct LayoutConfig {
   std::string inner_mode = "none";
   int64_t shard_group = 1;
   int64_t threads_per_rank = 1;
-  int64_t loss_chunk_tokens = 1024;
 };
 
 struct AttentionConfig {

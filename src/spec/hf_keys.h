@@ -1,5 +1,9 @@
 // What each key of a Hugging Face configuration means to longspan: read, refused unless off, or
-// known to be irrelevant. Private to spec/.
+// known to be irrelevant for training.
+//
+// Why a list of the irrelevant ones: a key that nobody here has heard of may well change what the
+// model computes, and a model trained without it would be wrong in silence. Private to spec/; pure
+// function.
 #pragma once
 
 #include <string>

@@ -31,6 +31,18 @@ ModelSpec tiny(ModelFamily family, int64_t vocabulary, bool tied) {
           .rope = {.theta = 500000}};
 }
 
+// Small enough that two CPU cores see it learn within minutes on documents of 32k tokens.
+ModelSpec demo_llama() {
+  ModelSpec spec = tiny(ModelFamily::kLlama, kByteVocabulary, true);
+  spec.hidden_size = 64;
+  spec.intermediate_size = 192;
+  spec.num_layers = 2;
+  spec.num_query_heads = 2;
+  spec.num_kv_heads = 1;
+  spec.head_dim = 32;
+  return spec;
+}
+
 ModelSpec bench_llama() {
   ModelSpec spec = tiny(ModelFamily::kLlama, kByteVocabulary, false);
   spec.intermediate_size = 1024;
@@ -70,6 +82,7 @@ const std::vector<Preset>& presets() {
       {"llama_tiny", tiny(ModelFamily::kLlama, kByteVocabulary, false)},
       {"qwen3_tiny", tiny(ModelFamily::kQwen3, kByteVocabulary, true)},
       {"nucleotide_tiny", tiny(ModelFamily::kLlama, kNucleotideVocabulary, false)},
+      {"llama_demo", demo_llama()},
       {"bench_llama_4x256", bench_llama()},
       {"llama_8b", llama_8b()},
       {"llama_34b", llama_34b()},

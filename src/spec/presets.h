@@ -4,6 +4,7 @@
 //
 // llama_tiny, qwen3_tiny   4 layers x 256 over bytes: 256 values and an end-of-document token
 // nucleotide_tiny          4 layers x 256 over A C G T N and an end-of-document token
+// llama_demo               2 layers x 64 over bytes, tied: what make demo trains
 // bench_llama_4x256        the model of the speed comparison with transformers
 // llama_8b, llama_34b      shapes for the planner and the simulator
 //

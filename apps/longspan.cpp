@@ -1,11 +1,15 @@
 // The command: reads the verb and runs it. Exit codes: failure.h.
 #include <CLI/CLI.hpp>
 
+#include <csignal>
+
 #include "base/error.h"
 #include "failure.h"
 #include "verbs.h"
 
 int main(int argc, char** argv) {
+  // A file that may not grow further is an error to report, like a full disk, and no reason to die.
+  std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app("longspan trains language models on very long, very unequal documents.");
   app.set_version_flag("--version", LONGSPAN_VERSION);
   app.require_subcommand(1);

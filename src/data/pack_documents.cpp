@@ -15,7 +15,7 @@ constexpr int64_t kReadTokens = int64_t{1} << 22;
 void prepare_folder(const std::filesystem::path& prefix, bool overwrite) {
   if (std::filesystem::exists(with_suffix(prefix, ".idx")) && !overwrite) {
     throw UserError(text("token shard ", prefix.string(),
-                         " is already there; choose another name, or ask to overwrite it"));
+                         " is already there; choose another --out, or give --overwrite"));
   }
   if (!prefix.has_parent_path()) return;
   std::error_code failure;

@@ -145,10 +145,11 @@ class EpochPlanner {
 
   void check_any_used() const {
     if (plan_.report_.documents_used > 0) return;
-    throw UserError(text("no document to train on: ", lengths_.size(), " documents, ",
-                         plan_.report_.documents_empty, " of them empty and ",
-                         plan_.report_.documents_skipped, " longer than a micro-batch of ",
-                         options_.micro_batch_tokens, " tokens"));
+    throw UserError(text("no document is left to use: of ", lengths_.size(), " documents, ",
+                         plan_.report_.documents_empty, " are empty and ",
+                         plan_.report_.documents_skipped, " are longer than a micro-batch of ",
+                         options_.micro_batch_tokens,
+                         " tokens; name other documents, or raise batch.micro_batch_tokens"));
   }
 
   std::span<const int64_t> lengths_;

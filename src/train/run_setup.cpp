@@ -79,6 +79,13 @@ ScheduleOptions schedule_options(const RunConfig& config, const ModelSpec& spec)
   return options;
 }
 
+// Finds held-out documents that do not fit before training, not at the first evaluation.
+void check_evaluation(const RunSetup& setup) {
+  if (!setup.eval) return;
+  plan_epoch(document_lengths(*setup.eval), evaluation_planner(setup).pack, 0,
+             [&](int64_t document) { return setup.eval->name(document); });
+}
+
 }  // namespace
 
 RunSetup make_run_setup(LoadedConfig loaded) {
@@ -92,6 +99,7 @@ RunSetup make_run_setup(LoadedConfig loaded) {
   if (setup.train && setup.eval) check_disjoint(*setup.train, *setup.eval);
   setup.planner = planner_options(config, setup.spec);
   setup.schedule = schedule_options(config, setup.spec);
+  check_evaluation(setup);
   return setup;
 }
 

@@ -301,8 +301,7 @@ void check_same_data(const RunSetup& setup, const Manifest& manifest,
   if (combined_fingerprint(files) == combined_fingerprint(manifest.progress.data_files)) return;
   throw UserError(
       text("cannot resume from ", checkpoint.string(),
-           ": the training documents are not those it was "
-           "made with (",
+           ": the documents of data.train are not those it was made with (",
            manifest.progress.data_files.size(), " files then, ", files.size(),
            " now, or other content); restore them, or use another output.folder to start anew"));
 }

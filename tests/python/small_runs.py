@@ -1,0 +1,170 @@
+"""Small training runs for the end-to-end tests: documents, a model folder, a configuration, and what a run leaves behind.
+
+    run = SmallRun(tmp_path)                       # writes documents, model and run.toml below tmp_path
+    run.train("--layout.ranks=2")                  # fails the test if the program does
+    run.steps()[3]["loss"]
+"""
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+BIN_DIR = pathlib.Path(os.environ["LONGSPAN_BIN_DIR"])
+LONGSPAN = BIN_DIR / "longspan"
+TIMEOUT_S = 120
+
+MODEL = dict(architectures=["LlamaForCausalLM"], model_type="llama", vocab_size=257, hidden_size=32,
+             intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=16,
+             max_position_embeddings=8192, rms_norm_eps=1e-5, rope_theta=10000.0, tie_word_embeddings=False,
+             initializer_range=0.1, hidden_act="silu", attention_bias=False, mlp_bias=False, torch_dtype="float32")
+# Ragged on purpose: a byte, a block of 128 and its neighbours, one document that outweighs all others in attention.
+LENGTHS = [1, 1, 2, 3, *6 * [100], 126, 127, 128, 129, *6 * [200], *4 * [300], 400, 400, 500, 500, 600, 700, 900, 3000]
+
+CONFIG = """
+[model]
+path = "{folder}/model"
+init = "random"
+seed = 3
+
+[data]
+train = ["{folder}/documents/*.txt"]
+tokenizer = "byte"
+seed = 5
+
+[batch]
+micro_batch_tokens = 3072
+
+[layout]
+ranks = {ranks}
+chunks = 2
+threads_per_rank = 1
+
+[optimizer]
+steps = {steps}
+lr = 1e-3
+warmup_steps = 1
+
+[output]
+folder = "{folder}/out"
+save_every = {save_every}
+
+[run]
+stall_timeout_s = 60
+"""
+
+
+def write_documents(folder, lengths=tuple(LENGTHS), seed=1):
+    """Words from a small seeded alphabet, so that a few steps learn something."""
+    generator = random.Random(seed)
+    folder.mkdir(parents=True)
+    for index, length in enumerate(lengths):
+        text = "".join(generator.choice("abcde \n") for _ in range(length))
+        (folder / f"document_{index:02}.txt").write_text(text)
+
+
+def write_model(folder, **changes):
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({**MODEL, **changes}, indent=1))
+
+
+def longspan(*arguments, environment=None, **options):
+    """Runs the program to its end: CompletedProcess with text output, whatever the exit code."""
+    return subprocess.run([str(LONGSPAN), *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S,
+                          env={**os.environ, **(environment or {})}, **options)
+
+
+class SmallRun:
+    def __init__(self, folder, steps=6, save_every=0, ranks=2):
+        self.folder = folder
+        self.output = folder / "out"
+        self.config = folder / "run.toml"
+        write_documents(folder / "documents")
+        write_model(folder / "model")
+        self.config.write_text(CONFIG.format(folder=folder, steps=steps, save_every=save_every, ranks=ranks))
+
+    def command(self, *overrides):
+        return [str(LONGSPAN), "train", str(self.config), *overrides]
+
+    def try_train(self, *overrides, **options):
+        return longspan("train", self.config, *overrides, **options)
+
+    def train(self, *overrides):
+        done = self.try_train(*overrides)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def start(self, *overrides):
+        return subprocess.Popen(self.command(*overrides), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def lines(self):
+        return read_log(self.output)
+
+    def steps(self):
+        return {line["step"]: line for line in self.lines() if line["kind"] == "step"}
+
+    def copy_output(self, name, without_steps=()):
+        """A copy of the output folder, as the --output.folder override for it."""
+        to = self.folder / name
+        shutil.copytree(self.output, to)
+        for step in without_steps:
+            shutil.rmtree(to / f"step-{step}")
+        return to
+
+
+def read_log(folder):
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def last_logged_step(folder):
+    try:
+        return max(map(int, re.findall(r'"kind":"step","step":(\d+)', (folder / "log.jsonl").read_text())), default=0)
+    except FileNotFoundError:
+        return 0
+
+
+def wait_until(process, condition, timeout_s=60):
+    """Polls until the condition holds; fails the test if the process ends first."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert process.poll() is None, f"ended with {process.returncode} before: {process.stdout.read()}"
+        assert time.monotonic() < deadline, "nothing came of it"
+        time.sleep(0.0005)
+
+
+def kill_when(process, condition):
+    wait_until(process, condition)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert process.returncode == -signal.SIGKILL
+
+
+# What must be alike in two runs of the same seed and layout, and in two runs of any layouts.
+SAME_BITS = ["loss", "grad_norm", "lr", "epoch", "tokens/step", "tokens/weighted", "tokens/seen", "docs/seen",
+             "docs/longest", "plan/imbalance_max_over_mean"]
+SAME_DATA = ["lr", "epoch", "tokens/step", "tokens/weighted", "tokens/seen", "docs/seen", "docs/longest"]
+
+
+def chosen(steps, names):
+    return {step: {name: line[name] for name in names} for step, line in steps.items()}
+
+
+def state_files(step_folder):
+    files = {path.name: path.read_bytes() for path in sorted(step_folder.glob("rank-*.safetensors"))}
+    assert files, f"no state in {step_folder}"
+    return files
+
+
+def complete_steps(folder):
+    return sorted(int(path.parent.name.removeprefix("step-")) for path in folder.glob("step-*/COMPLETE"))
+
+
+def snapshot(folder):
+    """Every file below a folder with its content: equal before and after if nothing was written."""
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+            for path in sorted(folder.rglob("*"))}

@@ -1,0 +1,214 @@
+"""Training from a configuration to the last checkpoint: what is written, and that a run which was killed, stopped or
+moved to other ranks goes on as if nothing had happened."""
+import os
+import random
+import shutil
+import signal
+import tomllib
+
+import pytest
+from tensorboard.backend.event_processing import event_accumulator
+
+from small_runs import (SAME_BITS, SAME_DATA, SmallRun, chosen, complete_steps, kill_when, last_logged_step, snapshot,
+                        state_files, wait_until)
+
+STEPS = 12
+SAVE_EVERY = 2
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The run that was never interrupted, and the yardstick of all others. Changed by no test."""
+    run = SmallRun(tmp_path_factory.mktemp("whole"), steps=STEPS, save_every=SAVE_EVERY)
+    run.console = run.train("--output.keep_latest=100")
+    return run
+
+
+@pytest.fixture
+def again(whole, tmp_path):
+    """again(**): a run of the same configuration and documents with an output folder of its own."""
+    run = SmallRun(tmp_path, steps=STEPS, save_every=SAVE_EVERY)
+    shutil.rmtree(tmp_path / "documents")
+    shutil.copytree(whole.folder / "documents", tmp_path / "documents")
+    return run
+
+
+def expect_same_bits(run, whole, step=STEPS):
+    assert chosen(run.steps(), SAME_BITS) == chosen(whole.steps(), SAME_BITS)
+    assert state_files(run.output / f"step-{step}") == state_files(whole.output / f"step-{step}")
+
+
+def expect_same_course(steps, whole):
+    """Another layout: the same data in the same order, and losses within float32 rounding."""
+    reference = {step: whole.steps()[step] for step in steps}
+    assert chosen(steps, SAME_DATA) == chosen(reference, SAME_DATA)
+    for step, line in steps.items():
+        assert line["loss"] == pytest.approx(reference[step]["loss"], rel=1e-5), step
+
+
+def test_run_leaves_log_config_events_and_report(whole):
+    assert list(whole.steps()) == list(range(1, STEPS + 1))
+    header = whole.lines()[0]
+    saved = tomllib.loads((whole.output / "config.toml").read_text())
+    assert header["kind"] == "header" and tomllib.loads(header["config"]) == saved
+    assert saved["layout"]["ranks"] == 2 and saved["layout"]["stored_mode"] == "layer_inputs_attention"
+    events = event_accumulator.EventAccumulator(str(whole.output / "tensorboard"))
+    events.Reload()
+    losses = [(event.step, event.value) for event in events.Scalars("loss")]
+    assert losses == [(step, pytest.approx(line["loss"], rel=1e-6)) for step, line in whole.steps().items()]
+    report = (whole.output / "report.html").read_text()
+    assert report.lstrip().startswith("<!DOCTYPE html>") and "</html>" in report and "<svg" in report
+    assert f"step {STEPS}/{STEPS}" in whole.console
+    assert "step-12" in whole.console and "report.html" in whole.console
+
+
+def test_training_learns_and_uses_every_document(whole):
+    steps = whole.steps()
+    assert steps[STEPS]["loss"] < 0.9 * steps[1]["loss"]
+    assert complete_steps(whole.output) == list(range(SAVE_EVERY, STEPS + 1, SAVE_EVERY))
+    # The end mark makes each document one token longer than its file.
+    files = list((whole.folder / "documents").iterdir())
+    epoch_tokens = sum(path.stat().st_size + 1 for path in files)
+    first_epoch = [line for line in steps.values() if line["tokens/seen"] <= epoch_tokens]
+    assert first_epoch[-1]["tokens/seen"] == epoch_tokens
+    assert first_epoch[-1]["docs/seen"] == len(files)
+
+
+def test_same_seed_same_bits(whole, again):
+    again.train("--output.keep_latest=1")
+    expect_same_bits(again, whole)
+    other = SmallRun(again.folder / "other", steps=STEPS)
+    other.train("--model.seed=4")
+    assert other.steps()[1]["loss"] != whole.steps()[1]["loss"]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_killed_at_random_steps_goes_on_with_the_same_bits(whole, again, seed):
+    for kill_at in sorted(random.Random(seed).sample(range(1, STEPS - 3), 2)):
+        kill_when(again.start(), lambda: last_logged_step(again.output) >= kill_at)
+    again.train()
+    expect_same_bits(again, whole)
+
+
+def test_killed_while_saving_goes_on_with_the_same_bits(whole, again):
+    for step in (4, 8):
+        kill_when(again.start(), lambda: any(
+            (again.output / f"step-{step}{suffix}").exists() for suffix in (".partial", "")))
+    again.train()
+    expect_same_bits(again, whole)
+    assert not list(again.output.glob("*.partial"))
+
+
+def test_leftovers_of_a_killed_save_are_no_checkpoint(whole, again):
+    """The two states that a kill can leave: a folder under its temporary name, and one without its mark."""
+    shutil.copytree(whole.output, again.output)
+    for step in (6, 8, 10, 12):
+        shutil.rmtree(again.output / f"step-{step}")
+    shutil.copytree(again.output / "step-4", again.output / "step-6.partial")
+    (again.output / "step-6.partial" / "manifest.json").unlink()
+    (again.output / "step-6.partial" / "COMPLETE").unlink()
+    shutil.copytree(again.output / "step-4", again.output / "step-8")
+    (again.output / "step-8" / "COMPLETE").unlink()
+    console = again.train()
+    assert f"resuming     {again.output}/step-4" in console
+    expect_same_bits(again, whole)
+
+
+# ranks, shard group, further keys
+LAYOUTS = [(1, 1, []), (2, 1, ["--layout.chunks=1"]), (3, 3, ["--layout.stored_mode=context_only", "--layout.band=1"]),
+           (4, 2, ["--attention.dedicated=1", "--layout.chunks=3"])]
+
+
+@pytest.mark.parametrize("ranks,shard_group,keys", LAYOUTS, ids=[f"{ranks}_ranks" for ranks, _, _ in LAYOUTS])
+def test_goes_on_with_other_ranks(whole, again, ranks, shard_group, keys):
+    shutil.copytree(whole.output, again.output)
+    for step in (8, 10, 12):
+        shutil.rmtree(again.output / f"step-{step}")
+    again.train(f"--layout.ranks={ranks}", f"--layout.shard_group={shard_group}", *keys)
+    steps = again.steps()
+    assert list(steps) == list(range(1, STEPS + 1))
+    expect_same_course({step: steps[step] for step in range(7, STEPS + 1)}, whole)
+    assert len(state_files(again.output / f"step-{STEPS}")) == ranks
+    assert [line["step"] for line in again.lines() if line["kind"] == "resume"] == [6]
+
+
+def test_other_ranks_from_the_start(whole, again):
+    again.train("--layout.ranks=4", "--layout.chunks=3")
+    expect_same_course(again.steps(), whole)
+
+
+@pytest.mark.parametrize("stop_signal", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_asked_to_stop_saves_the_step_in_work(whole, again, stop_signal):
+    process = again.start("--output.save_every=0")
+    wait_until(process, lambda: last_logged_step(again.output) >= 3)
+    process.send_signal(stop_signal)
+    console, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, console
+    last = last_logged_step(again.output)
+    assert 3 <= last < STEPS
+    assert complete_steps(again.output) == [last]
+    assert f"stopped on request after step {last}" in console
+    again.train("--output.save_every=0")
+    expect_same_bits(again, whole)
+
+
+def test_keeps_the_latest_checkpoints(again):
+    again.train("--output.save_every=1", "--output.keep_latest=3", "--optimizer.steps=5")
+    assert complete_steps(again.output) == [3, 4, 5]
+    assert sorted(path.name for path in again.output.glob("step-*")) == ["step-3", "step-4", "step-5"]
+
+
+def test_a_finished_run_does_nothing_more(whole, again):
+    shutil.copytree(whole.output, again.output)
+    console = again.train()
+    assert "nothing was trained" in console
+    assert chosen(again.steps(), SAME_BITS) == chosen(whole.steps(), SAME_BITS)
+    again.train("--optimizer.steps=13")
+    assert list(again.steps()) == list(range(1, STEPS + 2))
+
+
+REFUSED = [
+    ("data.seed", ["--data.seed=6"]),
+    ("batch.micro_batch_tokens", ["--batch.micro_batch_tokens=3073"]),
+    ("data.append_end_of_document", ["--data.append_end_of_document=false"]),
+    ("model.dtype", ["--model.dtype=float64"]),
+    ("output.resume", ["--output.resume=never"]),
+]
+
+
+@pytest.mark.parametrize("key,overrides", REFUSED, ids=[key for key, _ in REFUSED])
+def test_does_not_go_on_with_other_data(whole, key, overrides):
+    before = snapshot(whole.output)
+    done = whole.try_train("--optimizer.steps=20", *overrides)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert key in done.stderr and "output.folder" in done.stderr
+    assert snapshot(whole.output) == before
+
+
+@pytest.mark.parametrize("change", ["longer", "other_byte", "gone", "added"])
+def test_does_not_go_on_with_changed_documents(whole, again, change):
+    shutil.copytree(whole.output, again.output)
+    document = again.folder / "documents" / "document_09.txt"
+    text = document.read_text()
+    if change == "longer":
+        document.write_text(text + "a")
+    elif change == "other_byte":
+        document.write_text(text[:-1] + "Z")
+    elif change == "gone":
+        document.unlink()
+    else:
+        (again.folder / "documents" / "document_99.txt").write_text("new")
+    before = snapshot(again.output)
+    done = again.try_train("--optimizer.steps=20")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "data.train" in done.stderr
+    assert snapshot(again.output) == before
+
+
+def test_documents_may_move(whole, again):
+    """Paths are not part of what a run depends on."""
+    shutil.copytree(whole.output, again.output)
+    shutil.rmtree(again.output / "step-12")
+    os.rename(again.folder / "documents", again.folder / "moved")
+    again.train(f"--data.train={again.folder}/moved/*.txt")
+    expect_same_bits(again, whole)

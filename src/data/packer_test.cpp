@@ -193,6 +193,8 @@ TEST(Packer, NothingToTrainOnIsAnError) {
   EXPECT_EQ(parse_overlong("split"), Overlong::kSplit);
 }
 
+// Seconds on an idle machine; the bound only tells linear from quadratic work, also under
+// sanitizers.
 TEST(Packer, FillsWellAndPacksMillionsInSeconds) {
   constexpr size_t kDocuments = 2'000'000;
   RandomStream random(1, "packer speed");
@@ -205,7 +207,7 @@ TEST(Packer, FillsWellAndPacksMillionsInSeconds) {
   const std::chrono::duration<double> plan_s = std::chrono::steady_clock::now() - start;
   std::cout << plan.report().describe() << ", " << plan_s.count() << " s\n";
   EXPECT_GT(plan.report().fill_percent(), 98);
-  EXPECT_LT(plan_s.count(), 5);  // generous: the machine may be busy, or this a sanitizer build
+  EXPECT_LT(plan_s.count(), 100);
 }
 
 TEST(MicroBatch, EqualsANaiveAssembly) {

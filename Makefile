@@ -10,7 +10,7 @@ help:
 	@echo 'make build     the program alone: build/release/longspan'
 	@echo 'make core      the torch-free core and its tests (no .venv needed)'
 	@echo 'make sanitize  core tests under AddressSanitizer + UBSan and under ThreadSanitizer'
-	@echo 'make fuzz      parsers under libFuzzer, one minute each (needs clang-16)'
+	@echo 'make fuzz      parsers under libFuzzer, one minute each (installs clang-16)'
 	@echo 'make format    clang-format all sources'
 
 demo:
@@ -38,6 +38,7 @@ sanitize:
 	cmake --preset tsan && cmake --build --preset tsan -j $(JOBS) && ctest --test-dir build/tsan --output-on-failure
 
 fuzz:
+	scripts/setup.sh fuzz
 	cmake --preset fuzz && cmake --build --preset fuzz -j $(JOBS) && ctest --test-dir build/fuzz -L fuzz --output-on-failure
 
 format:

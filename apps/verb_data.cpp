@@ -74,7 +74,7 @@ int inspect(const DataArguments& arguments) {
 }
 
 void add_source_options(CLI::App& verb, DataArguments& arguments) {
-  verb.add_option("documents", arguments.patterns, "Files, folders or globs (quote them)")
+  verb.add_option("documents", arguments.patterns, "Files or globs (quote them)")
       ->required();
   verb.add_option("--tokenizer", arguments.tokenizer, "byte, nucleotide or none");
   verb.add_option("--format", arguments.format, "auto (by suffix), text, jsonl, fasta or megatron");

@@ -24,8 +24,8 @@ else
 fi
 $longspan data inspect "$documents/train/*.pod" --micro-batch-tokens 32768
 
-if [[ -f demo/run/report.html ]] && $longspan train configs/demo.toml --print-config >/dev/null; then
-  echo "demo: training resumes from its latest checkpoint; with all steps done it only reports"
+if [[ -d demo/run ]]; then
+  echo "demo: demo/run is there: training goes on from its latest checkpoint, or has nothing left to do"
 fi
 $longspan train configs/demo.toml
 $longspan eval configs/demo.toml --by-position 8

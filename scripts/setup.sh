@@ -3,18 +3,20 @@
 #
 #   scripts/setup.sh demo    system packages, the demo's documents, and a small .venv: the torch wheel as home of libtorch
 #   scripts/setup.sh test    system packages, and the full .venv: transformers, the oracle of the tests (4.9 GB)
+#   scripts/setup.sh fuzz    system packages, and clang 16 for the fuzzers; no .venv
 set -euo pipefail
 cd "$(dirname "$0")/.."
 level=${1:-demo}
 
 # One list; each name exists on both distributions.
 packages=(g++ cmake ninja-build ccache lld pkg-config git make
-  libtomlplusplus-dev nlohmann-json3-dev libcli11-dev libgtest-dev libbenchmark-dev libhts-dev zlib1g-dev
+  libtomlplusplus-dev nlohmann-json3-dev libcli11-dev libgtest-dev zlib1g-dev
   libopenmpi-dev openmpi-bin python3-venv python3-pip)
 case $level in
   demo) packages+=(perl-doc) ;;
   test) packages+=(clang-format) ;;
-  *) echo "usage: scripts/setup.sh demo|test" >&2; exit 2 ;;
+  fuzz) packages+=(clang-16) ;;
+  *) echo "usage: scripts/setup.sh demo|test|fuzz" >&2; exit 2 ;;
 esac
 
 missing=()
@@ -34,6 +36,7 @@ else
   echo "setup: system packages are in place"
 fi
 
+[[ $level != fuzz ]] || exit 0
 [[ -x .venv/bin/python ]] || python3 -m venv .venv
 marker=.venv/longspan-$level
 requirements=scripts/requirements-$level.txt

@@ -136,8 +136,8 @@ std::vector<Row> model_rows() {
 
 std::vector<Row> data_rows() {
   return {
-      LONGSPAN_KEY(data.train, "Files, folders or globs of training documents."),
-      LONGSPAN_KEY(data.eval, "Files, folders or globs of held-out documents."),
+      LONGSPAN_KEY(data.train, "Files or globs of training documents."),
+      LONGSPAN_KEY(data.eval, "Files or globs of held-out documents."),
       LONGSPAN_KEY(data.format, "What the files are; auto goes by each file's name.")
           .one_of({"auto", "text", "jsonl", "fasta", "megatron"}),
       LONGSPAN_KEY(data.tokenizer,

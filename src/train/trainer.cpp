@@ -131,7 +131,7 @@ class RankTrainer {
                        .beta2 = config_.optimizer.betas[1],
                        .eps = config_.optimizer.eps,
                        .weight_decay = config_.optimizer.weight_decay},
-                      metrics.learning_rate, config_.optimizer.clip, "optimizer step");
+                      metrics.learning_rate, config_.optimizer.clip, text("update of step ", progress_.step + 1));
     } else {
       metrics.skipped = true;
       store_.discard_gradients();

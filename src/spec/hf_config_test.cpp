@@ -172,6 +172,7 @@ TEST(HfConfig, RefusesRopeItCannotDo) {
       "rope_scaling",
       {{"type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 1}},
       "high_freq_factor");
+  expect_refused("rope_scaling", {{"type", "yarn"}, {"factor", 8}, {"mscale", -1}}, "mscale");
   expect_refused("rope_parameters", {{"partial_rotary_factor", 0.5}}, "partial_rotary_factor");
   expect_refused("rope_parameters", 3, "object");
   expect_refused("rope_theta", 0, "rope_theta");

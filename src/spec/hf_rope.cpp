@@ -66,14 +66,21 @@ void check_values(const RopeSpec& rope, const std::string& origin) {
   refuse_unless(rope.factor >= 1 && std::isfinite(rope.factor), "factor", rope.factor,
                 "at least 1");
   if (rope.type == RopeType::kLlama3) {
-    refuse_unless(rope.low_freq_factor > 0, "low_freq_factor", rope.low_freq_factor, "above 0");
-    refuse_unless(rope.high_freq_factor > rope.low_freq_factor, "high_freq_factor",
-                  rope.high_freq_factor, "above low_freq_factor");
+    // Far from where float32 could not tell the two apart.
+    refuse_unless(rope.low_freq_factor >= 1e-3 && rope.low_freq_factor <= 1e6, "low_freq_factor",
+                  rope.low_freq_factor, "from 0.001 to 1e6");
+    refuse_unless(
+        rope.high_freq_factor >= rope.low_freq_factor * 1.001 && rope.high_freq_factor <= 1e6,
+        "high_freq_factor", rope.high_freq_factor, "above low_freq_factor and at most 1e6");
   }
   if (rope.type == RopeType::kYarn) {
     refuse_unless(rope.beta_slow > 0, "beta_slow", rope.beta_slow, "above 0");
     refuse_unless(rope.beta_fast >= rope.beta_slow, "beta_fast", rope.beta_fast,
                   "at least beta_slow");
+    refuse_unless(rope.mscale >= 0 && std::isfinite(rope.mscale), "mscale", rope.mscale,
+                  "at least 0");
+    refuse_unless(rope.mscale_all_dim >= 0 && std::isfinite(rope.mscale_all_dim), "mscale_all_dim",
+                  rope.mscale_all_dim, "at least 0");
     const double scaling = rope.attention_factor.value_or(1);
     refuse_unless(scaling > 0 && std::isfinite(scaling), "attention_factor", scaling, "above 0");
   }

@@ -50,7 +50,10 @@ const std::vector<std::pair<std::string, FolderRule>> kFolders = {
 };
 
 // Files that may be longer than the limit, with the reason.
-const std::map<std::string, std::string> kLongFiles = {};
+const std::map<std::string, std::string> kLongFiles = {
+    {"src/schedule/step_schedule.cpp",
+     "one builder: a step's operations, read in the order in which they run"},
+};
 constexpr int64_t kMaxLines = 500;
 constexpr size_t kMaxLineBytes = 110;
 
@@ -80,7 +83,7 @@ std::vector<fs::path> sources(const std::string& folder) {
   return found;
 }
 
-std::string relative(const fs::path& path) {
+std::string name_of(const fs::path& path) {
   return fs::relative(path, kRoot).string();
 }
 
@@ -104,9 +107,9 @@ TEST(Tidy, IncludesFollowTheTable) {
         const std::string top = target.substr(0, target.find('/'));
         const bool torch = top == "ATen" || top == "torch" || top == "c10";
         EXPECT_TRUE(!torch || rule.torch)
-            << relative(path) << " includes " << target << ": this folder must build without torch";
+            << name_of(path) << " includes " << target << ": this folder must build without torch";
         EXPECT_TRUE(!known.contains(top) || top == folder || rule.may_include.contains(top))
-            << relative(path) << " includes " << target << ": src/" << folder
+            << name_of(path) << " includes " << target << ": src/" << folder
             << " may not include src/" << top;
       }
     }
@@ -143,8 +146,8 @@ TEST(Tidy, HeadersOpenWithAnEssay) {
     const auto end = std::find_if(lines.begin(), lines.end(),
                                   [](const std::string& line) { return line.rfind("//", 0) != 0; });
     EXPECT_GE(end - lines.begin(), 3)
-        << relative(path) << " does not open with what, why and contract";
-    EXPECT_NE(std::find(lines.begin(), lines.end(), "#pragma once"), lines.end()) << relative(path);
+        << name_of(path) << " does not open with what, why and contract";
+    EXPECT_NE(std::find(lines.begin(), lines.end(), "#pragma once"), lines.end()) << name_of(path);
   }
 }
 
@@ -152,11 +155,11 @@ TEST(Tidy, FilesAndLinesAreShort) {
   for (const std::string folder : {"src", "apps", "tests"}) {
     for (const fs::path& path : sources(folder)) {
       const auto lines = lines_of(read(path));
-      if (!kLongFiles.contains(relative(path))) {
-        EXPECT_LE(std::ssize(lines), kMaxLines) << relative(path) << " holds more than one idea";
+      if (!kLongFiles.contains(name_of(path))) {
+        EXPECT_LE(std::ssize(lines), kMaxLines) << name_of(path) << " holds more than one idea";
       }
       for (size_t idx = 0; idx < lines.size(); ++idx) {
-        EXPECT_LE(lines[idx].size(), kMaxLineBytes) << relative(path) << ":" << idx + 1;
+        EXPECT_LE(lines[idx].size(), kMaxLineBytes) << name_of(path) << ":" << idx + 1;
       }
     }
   }
@@ -171,14 +174,14 @@ TEST(Tidy, NoLeftovers) {
     for (const fs::path& path : sources(folder)) {
       const std::string content = read(path);
       for (const std::string& word : banned) {
-        EXPECT_EQ(content.find(word), std::string::npos) << relative(path) << " holds " << word;
+        EXPECT_EQ(content.find(word), std::string::npos) << name_of(path) << " holds " << word;
       }
       EXPECT_FALSE(banned_names.contains(path.stem().string()))
-          << relative(path) << ": name the idea";
-      const bool may_read_environment = relative(path) == "src/comm/launch.cpp";
+          << name_of(path) << ": name the idea";
+      const bool may_read_environment = name_of(path) == "src/comm/launch.cpp";
       if (!may_read_environment) {
         EXPECT_EQ(content.find(std::string("get") + "env("), std::string::npos)
-            << relative(path) << " reads the environment; only src/comm/launch.cpp may";
+            << name_of(path) << " reads the environment; only src/comm/launch.cpp may";
       }
     }
   }

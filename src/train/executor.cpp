@@ -4,14 +4,11 @@
 
 #include <chrono>
 #include <map>
-#include <set>
 
-#include "attention/attention_pass.h"
-#include "attention/row_store.h"
 #include "base/check.h"
 #include "base/narrow.h"
-#include "layers/segment.h"
 #include "model/transformer_model.h"
+#include "train/buffer_table.h"
 #include "train/parameter_store.h"
 
 namespace longspan {
@@ -25,17 +22,6 @@ constexpr int64_t kTagsPerPass = 1024;  // what an attention pass may use
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-// What a buffer of the schedule holds; which fields are in use follows from its kind.
-struct Buffer {
-  std::vector<at::Tensor> tensors;
-  std::unique_ptr<Segment> segment;
-  std::unique_ptr<AttentionForwardPass> forward_pass;
-  std::unique_ptr<AttentionBackwardPass> backward_pass;
-  RowStore rows;
-  std::unique_ptr<RowAccumulator> sums;
-  std::vector<Range> carried_rows;  // of a document that goes on: lines of `rows`, or of `sums`
-};
 
 // The part of a micro-batch's chunk that lives on this rank.
 struct Piece {
@@ -60,13 +46,12 @@ class Executor::Step {
     for (const Operation& operation : schedule.operations) {
       if (operation.kind == Kind::kHeadLoss) note_stored_bytes();
       run(operation);
-      for (const BufferKey& key : operation.drops) buffers_.erase(key);
+      for (const BufferKey& key : operation.drops) buffers_.drop(key);
       if (options_.account_bytes) {
-        totals_.stored_bytes_peak = std::max(totals_.stored_bytes_peak, held_bytes());
+        totals_.stored_bytes_peak = std::max(totals_.stored_bytes_peak, buffers_.held_bytes());
       }
     }
-    LONGSPAN_CHECK(buffers_.empty(), buffers_.size(), " buffers are left, first ",
-                   describe(buffers_.begin()->first));
+    buffers_.check_empty();
     return std::move(totals_);
   }
 
@@ -118,20 +103,18 @@ class Executor::Step {
 
   // ---- buffers
 
-  Buffer& write(const Operation& operation, BufferKind kind, int layer_step = 0) {
-    return buffers_[{kind, operation.micro_batch, operation.layer + layer_step, operation.chunk}];
+  static BufferKey key_of(const Operation& operation, BufferKind kind, int layer_step = 0) {
+    return {kind, operation.micro_batch, operation.layer + layer_step, operation.chunk};
+  }
+  Buffer& write(const Operation& operation, BufferKind kind) {
+    return buffers_.write(key_of(operation, kind));
   }
   Buffer& read(const Operation& operation, BufferKind kind, int layer_step = 0) {
-    return read({kind, operation.micro_batch, operation.layer + layer_step, operation.chunk});
+    return buffers_.read(key_of(operation, kind, layer_step));
   }
-  Buffer& read(const BufferKey& key) {
-    const auto found = buffers_.find(key);
-    LONGSPAN_CHECK(found != buffers_.end(), describe(key), " is not there");
-    return found->second;
-  }
-  // Weights and gradients live in the store; the table only notes that they are there.
+  // Makes all buffers that the operation writes.
   void mark(const Operation& operation) {
-    for (const BufferKey& key : operation.writes) buffers_[key];
+    for (const BufferKey& key : operation.writes) buffers_.write(key);
   }
   at::Tensor& hidden(const Operation& operation) {
     return read(operation, BufferKind::kHidden).tensors.at(0);
@@ -235,10 +218,8 @@ class Executor::Step {
           operation, BufferKind::kPostGraph, body,
           {read(operation, BufferKind::kAttentionOutput).tensors[0], hidden(operation)})[0];
     }
-    const BufferKey next{BufferKind::kHidden, operation.micro_batch, operation.layer + 1,
-                         operation.chunk};
-    const auto found = buffers_.find(next);
-    if (found != buffers_.end()) found->second.tensors = {output};
+    Buffer* next = buffers_.find(key_of(operation, BufferKind::kHidden, 1));
+    if (next != nullptr) next->tensors = {output};
   }
 
   void post_backward(const Operation& operation) {
@@ -333,7 +314,7 @@ class Executor::Step {
     RowStore rows;
     for (const BufferKey& key : operation.reads) {
       if (key.kind == BufferKind::kKeyValue || key.kind == BufferKind::kCarriedKeyValue)
-        rows.add(read(key).rows);
+        rows.add(buffers_.read(key).rows);
     }
     return rows;
   }
@@ -382,9 +363,9 @@ class Executor::Step {
       if (key.kind != BufferKind::kKeyValue && key.kind != BufferKind::kCarriedKeyValue) continue;
       const Range whole = layout(operation).piece(key.chunk, comm_.rank());
       const std::vector<Range> lines =
-          key.kind == BufferKind::kKeyValue ? normalize({whole}) : read(key).carried_rows;
+          key.kind == BufferKind::kKeyValue ? normalize({whole}) : buffers_.read(key).carried_rows;
       Buffer& buffer =
-          buffers_[{BufferKind::kKeyValueGradient, key.micro_batch, key.layer, key.chunk}];
+          buffers_.write({BufferKind::kKeyValueGradient, key.micro_batch, key.layer, key.chunk});
       grow_sums(lines, buffer);
       all.add(buffer.sums->store());
     }
@@ -457,26 +438,9 @@ class Executor::Step {
     }
   }
 
-  // ---- accounts
-
-  // Bytes of all buffers but weights and gradients, storages counted once.
-  int64_t held_bytes() const {
-    StorageSet storages;
-    for (const auto& [key, buffer] : buffers_) {
-      for (const at::Tensor& tensor : buffer.tensors) storages.add(tensor);
-      if (buffer.segment) buffer.segment->add_storages(storages);
-      for (int32_t source = 0; source < buffer.rows.num_sources(); ++source) {
-        for (const at::Tensor& tensor : buffer.rows.tensors(source)) storages.add(tensor);
-      }
-      if (buffer.sums) {
-        for (const at::Tensor& tensor : buffer.sums->tensors()) storages.add(tensor);
-      }
-    }
-    return storages.bytes();
-  }
-
   void note_stored_bytes() {
-    if (options_.account_bytes && totals_.stored_bytes == 0) totals_.stored_bytes = held_bytes();
+    if (options_.account_bytes && totals_.stored_bytes == 0)
+      totals_.stored_bytes = buffers_.held_bytes();
   }
 
   const TransformerModel& model_;
@@ -484,7 +448,7 @@ class Executor::Step {
   Communicator& comm_;
   const std::vector<PlannedMicroBatch>& micro_batches_;
   const RunOptions& options_;
-  std::map<BufferKey, Buffer> buffers_;
+  BufferTable buffers_;
   std::map<std::pair<int, int>, Piece> pieces_;
   StepTotals totals_;
 };

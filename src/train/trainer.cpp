@@ -126,12 +126,12 @@ class RankTrainer {
     metrics.learning_rate = rates_.at(progress_.step);
     if (planned_->loss_weight_sum > 0) {
       metrics.loss = sums[0] / planned_->loss_weight_sum;
-      metrics.grad_norm =
-          store_.step({.beta1 = config_.optimizer.betas[0],
-                       .beta2 = config_.optimizer.betas[1],
-                       .eps = config_.optimizer.eps,
-                       .weight_decay = config_.optimizer.weight_decay},
-                      metrics.learning_rate, config_.optimizer.clip, text("update of step ", progress_.step + 1));
+      metrics.grad_norm = store_.step({.beta1 = config_.optimizer.betas[0],
+                                       .beta2 = config_.optimizer.betas[1],
+                                       .eps = config_.optimizer.eps,
+                                       .weight_decay = config_.optimizer.weight_decay},
+                                      metrics.learning_rate, config_.optimizer.clip,
+                                      text("update of step ", progress_.step + 1));
     } else {
       metrics.skipped = true;
       store_.discard_gradients();

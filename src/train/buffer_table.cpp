@@ -1,0 +1,38 @@
+#include "train/buffer_table.h"
+
+#include "base/check.h"
+
+namespace longspan {
+
+Buffer* BufferTable::find(const BufferKey& key) {
+  const auto found = buffers_.find(key);
+  return found == buffers_.end() ? nullptr : &found->second;
+}
+
+Buffer& BufferTable::read(const BufferKey& key) {
+  Buffer* buffer = find(key);
+  LONGSPAN_CHECK(buffer != nullptr, describe(key), " is not there");
+  return *buffer;
+}
+
+void BufferTable::check_empty() const {
+  LONGSPAN_CHECK(buffers_.empty(), buffers_.size(), " buffers are left, first ",
+                 describe(buffers_.begin()->first));
+}
+
+int64_t BufferTable::held_bytes() const {
+  StorageSet storages;
+  for (const auto& [key, buffer] : buffers_) {
+    for (const at::Tensor& tensor : buffer.tensors) storages.add(tensor);
+    if (buffer.segment) buffer.segment->add_storages(storages);
+    for (int32_t source = 0; source < buffer.rows.num_sources(); ++source) {
+      for (const at::Tensor& tensor : buffer.rows.tensors(source)) storages.add(tensor);
+    }
+    if (buffer.sums) {
+      for (const at::Tensor& tensor : buffer.sums->tensors()) storages.add(tensor);
+    }
+  }
+  return storages.bytes();
+}
+
+}  // namespace longspan

@@ -15,7 +15,7 @@ packages=(g++ cmake ninja-build ccache lld pkg-config git make
 case $level in
   demo) packages+=(perl-doc) ;;
   test) packages+=(clang-format) ;;
-  fuzz) packages+=(clang-16) ;;
+  fuzz) packages+=(clang-16 libclang-rt-16-dev) ;;
   *) echo "usage: scripts/setup.sh demo|test|fuzz" >&2; exit 2 ;;
 esac
 

@@ -102,7 +102,9 @@ void add_logged(const std::filesystem::path& path, ReportData* report) {
     if (!entry.is_object()) continue;
     const std::string kind = entry.value("kind", "");
     const auto add = [&](const char* name, std::vector<StepValue>* values) {
-      if (entry.contains(name)) values->push_back({entry.at("step"), entry.at(name)});
+      // A loss that is not a number stands as null, and has no place in a curve.
+      const bool known = entry.contains(name) && entry.at(name).is_number();
+      if (known) values->push_back({entry.at("step"), entry.at(name)});
     };
     if (kind == "step") {
       add("loss", &report->train_loss);

@@ -26,12 +26,12 @@ test:
 	scripts/setup.sh test
 	cmake --preset release
 	cmake --build --preset release -j $(JOBS)
-	ctest --test-dir build/release --output-on-failure
+	ctest --test-dir build/release --output-on-failure -j $(JOBS)
 
 core:
 	cmake --preset core
 	cmake --build --preset core -j $(JOBS)
-	ctest --test-dir build/core --output-on-failure
+	ctest --test-dir build/core --output-on-failure -j $(JOBS)
 
 sanitize:
 	cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --test-dir build/asan --output-on-failure

@@ -9,6 +9,7 @@
 #include "base/narrow.h"
 #include "comm/run_ranks.h"
 #include "comm/thread_communicator.h"
+#include "layers/tensor_memory.h"
 #include "observe/machine.h"
 #ifdef LONGSPAN_MPI
 #include "comm/mpi_communicator.h"
@@ -28,6 +29,7 @@ constexpr bool kBuiltWithMpi = false;
 
 RunProcess::RunProcess() : launch_(read_launch(process_environment())) {
   check_cpu_launch(launch_, kBuiltWithMpi);
+  keep_tensor_memory();
 #ifdef LONGSPAN_MPI
   if (launch_.several_processes()) {
     mpi_ = std::make_unique<Mpi>();

@@ -27,6 +27,7 @@
 #include "data/memory_source.h"
 #include "data/micro_batch.h"
 #include "formats/json.h"
+#include "layers/tensor_memory.h"
 #include "model/transformer_model.h"
 #include "observe/build_info.h"
 #include "observe/machine.h"
@@ -221,6 +222,7 @@ Json run_case(const BenchArguments& arguments, const ModeCase& c) {
       {"extra_linear_design", expected.extra_linear},
       {"extra_attention", forwards.attention - 1},
       {"extra_attention_design", expected.extra_attention}};
+  keep_tensor_memory();  // as the program does
   run_ranks(1, {}, [&](Communicator& comm) {
     at::set_num_threads(narrow<int>(usable_threads()));
     const auto model = make_model(spec, at::kFloat);

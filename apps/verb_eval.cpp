@@ -39,6 +39,7 @@ std::string fill_store(const RunSetup& setup, const EvalArguments& arguments, Pa
       arguments.checkpoint.empty() ? setup.config().output.folder : arguments.checkpoint;
   if (!arguments.checkpoint.empty() || latest_step(folder)) {
     SavedState saved(resolve_checkpoint(folder));
+    saved.check_spec(setup.spec);
     saved.check_model(setup.parameters.parameters(), store.float64());
     load_state(store, comm, saved);
     return saved.folder().string();

@@ -16,6 +16,7 @@
 #include "checkpoint/publish_folder.h"
 #include "checkpoint/step_folder.h"
 #include "formats/safetensors_writer.h"
+#include "spec/hf_config.h"
 
 namespace longspan {
 namespace {
@@ -183,6 +184,16 @@ void SavedState::check_model(const std::vector<Parameter>& parameters, bool floa
       }
     }
   }
+}
+
+void SavedState::check_spec(const ModelSpec& spec) const {
+  const std::filesystem::path saved = folder_ / "model";
+  const std::string difference = first_difference(load_hf_config(saved), spec);
+  if (difference.empty()) return;
+  throw UserError(text((saved / "config.json").string(),
+                       ": the checkpoint is of another model: ", difference,
+                       "; choose the model that was saved, or export the checkpoint and start "
+                       "another run from its weights"));
 }
 
 const ArrayRecord& SavedState::find(const std::string& array) const {

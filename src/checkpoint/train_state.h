@@ -68,6 +68,8 @@ class SavedState {
   const Manifest& manifest() const { return manifest_; }
   // UserError if the checkpoint is of another model, or of another float type.
   void check_model(const std::vector<Parameter>& parameters, bool float64) const;
+  // UserError if the run's model would compute something else with these weights.
+  void check_spec(const ModelSpec& spec) const;
   void read(const std::string& array, Range elements, const RealSpan& destination);
 
  private:

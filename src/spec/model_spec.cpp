@@ -49,4 +49,29 @@ void check_model_spec(const ModelSpec& spec, const std::string& origin) {
   }
 }
 
+std::string first_difference(const ModelSpec& spec, const ModelSpec& other) {
+  std::string difference;
+  const auto compare = [&](const char* key, const auto& value, const auto& other_value) {
+    if (!difference.empty() || value == other_value) return;
+    difference = text(key, " is ", value, ", not ", other_value);
+  };
+  compare("model_type", model_family_name(spec.family), model_family_name(other.family));
+  compare("vocab_size", spec.vocab_size, other.vocab_size);
+  compare("hidden_size", spec.hidden_size, other.hidden_size);
+  compare("intermediate_size", spec.intermediate_size, other.intermediate_size);
+  compare("num_hidden_layers", spec.num_layers, other.num_layers);
+  compare("num_attention_heads", spec.num_query_heads, other.num_query_heads);
+  compare("num_key_value_heads", spec.num_kv_heads, other.num_kv_heads);
+  compare("head_dim", spec.head_dim, other.head_dim);
+  const auto word = [](bool value) { return value ? "true" : "false"; };
+  compare("tie_word_embeddings", std::string_view(word(spec.tied_embeddings)),
+          std::string_view(word(other.tied_embeddings)));
+  compare("rms_norm_eps", spec.rms_norm_eps, other.rms_norm_eps);
+  compare("rope_theta", spec.rope.theta, other.rope.theta);
+  compare("rope_type", rope_type_name(spec.rope.type), rope_type_name(other.rope.type));
+  compare("rope factor", spec.rope.factor, other.rope.factor);
+  if (difference.empty() && spec.rope != other.rope) difference = "the rope parameters differ";
+  return difference;
+}
+
 }  // namespace longspan

@@ -52,4 +52,8 @@ struct ModelSpec {
 // width is odd.
 void check_model_spec(const ModelSpec& spec, const std::string& origin);
 
+// The first key by which two models compute differently, for messages: "rms_norm_eps is 1e-06, not
+// 1e-05". Empty if weights of the one are weights of the other and give the same results.
+std::string first_difference(const ModelSpec& spec, const ModelSpec& other);
+
 }  // namespace longspan

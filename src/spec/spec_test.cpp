@@ -91,6 +91,31 @@ TEST(Flops, FollowTheDefinition) {
   EXPECT_DOUBLE_EQ(forward_flops(spec, 4096, pairs) * 3, training_flops(spec, 4096, pairs));
 }
 
+TEST(ModelSpec, FirstDifferenceNamesTheKeyThatChangesResults) {
+  const ModelSpec spec = preset_spec("llama_tiny");
+  const auto expect = [&](const auto& change, const std::string& expected) {
+    ModelSpec other = spec;
+    change(other);
+    EXPECT_EQ(first_difference(spec, other), expected);
+  };
+  expect([](ModelSpec&) {}, "");
+  expect([](ModelSpec& other) { other.weight_dtype = "bfloat16"; }, "");
+  expect([](ModelSpec& other) { other.max_position_embeddings = 7; }, "");
+  expect([](ModelSpec& other) { other.rms_norm_eps = 1e-5; }, "rms_norm_eps is 1e-06, not 1e-05");
+  expect([](ModelSpec& other) { other.rope.theta = 10000; }, "rope_theta is 500000, not 10000");
+  expect([](ModelSpec& other) { other.rope.beta_fast = 16; }, "the rope parameters differ");
+  expect([](ModelSpec& other) { other.tied_embeddings = true; },
+         "tie_word_embeddings is false, not true");
+  // The same shapes of weights, cut into other heads.
+  expect(
+      [](ModelSpec& other) {
+        other.num_query_heads *= 2;
+        other.num_kv_heads *= 2;
+        other.head_dim /= 2;
+      },
+      "num_attention_heads is 4, not 8");
+}
+
 TEST(Presets, AreValidAndWriteCompleteConfigurations) {
   EXPECT_GE(preset_names().size(), 6U);
   for (const std::string& name : preset_names()) {

@@ -321,6 +321,7 @@ ResumePoint find_resume_point(const RunSetup& setup) {
   point.checkpoint = step_path(folder, *step);
   const Manifest manifest = read_manifest(*point.checkpoint);
   check_same_data(setup, manifest, *point.checkpoint);
+  SavedState(*point.checkpoint).check_spec(setup.spec);
   point.progress = manifest.progress;
   return point;
 }

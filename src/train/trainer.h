@@ -31,8 +31,8 @@ struct ResumePoint {
   TrainProgress progress;
 };
 
-// UserError if output.resume is "never" and there is one, or if it was made with other documents or
-// packing.
+// UserError if output.resume is "never" and there is one, or if it was made with other documents,
+// another packing or another model.
 ResumePoint find_resume_point(const RunSetup& setup);
 
 struct TrainRun {

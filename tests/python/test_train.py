@@ -9,8 +9,8 @@ import tomllib
 import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
-from small_runs import (SAME_BITS, SAME_DATA, SmallRun, chosen, complete_steps, kill_when, last_logged_step, snapshot,
-                        state_files, wait_until)
+from small_runs import (SAME_BITS, SAME_DATA, SmallRun, chosen, complete_steps, kill_when, last_logged_step, longspan,
+                        snapshot, state_files, wait_until, write_model)
 
 STEPS = 12
 SAVE_EVERY = 2
@@ -203,6 +203,39 @@ def test_does_not_go_on_with_changed_documents(whole, again, change):
     assert done.returncode == 2, done.stdout + done.stderr
     assert "data.train" in done.stderr
     assert snapshot(again.output) == before
+
+
+@pytest.mark.parametrize("key,value", [("rope_theta", 20000.0), ("rms_norm_eps", 1e-6), ("head_dim", 8)])
+def test_does_not_go_on_with_another_model(whole, again, key, value):
+    """The weights would fit, and mean something else."""
+    shutil.copytree(whole.output, again.output)
+    heads = dict(num_attention_heads=4, num_key_value_heads=2) if key == "head_dim" else {}
+    shutil.rmtree(again.folder / "model")
+    write_model(again.folder / "model", **{key: value}, **heads)
+    before = snapshot(again.output)
+    for done in (again.try_train("--optimizer.steps=20"),
+                 longspan("eval", again.config, f"--data.eval={again.folder}/documents/*.txt", "--data.train=[]")):
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert ("num_attention_heads" if heads else key) in done.stderr and "step-12" in done.stderr
+    assert snapshot(again.output) == before
+
+
+def test_strands_of_a_genome_go_on_with_the_same_bits(tmp_path):
+    """Seeded choices of strand and rotation differ from epoch to epoch; a resumed run makes the same ones."""
+    generator = random.Random(3)
+    records = [(f"record_{index}", "".join(generator.choice("ACGTacgtN") for _ in range(length)))
+               for index, length in enumerate([1, 2, 127, 128, 129, 700, 900, 1500])]
+    (tmp_path / "genome.fa").write_text("".join(f">{name} of a test\n{bases}\n" for name, bases in records))
+    keys = [f"--data.train={tmp_path}/genome.fa", "--data.tokenizer=nucleotide", "--data.fasta.circular=record_5",
+            "--data.fasta.reverse_complement=random", "--data.fasta.soft_mask_weight=0.25", "--data.fasta.max_n_run=2",
+            '--data.fasta.hold_out=["record_3"]', "--batch.micro_batches_per_step=2"]
+    whole, again = SmallRun(tmp_path / "whole", save_every=3), SmallRun(tmp_path / "again", save_every=3)
+    whole.train(*keys)
+    assert whole.steps()[6]["epoch"] >= 3
+    shutil.copytree(whole.output, again.output)
+    shutil.rmtree(again.output / "step-6")
+    again.train(*keys)
+    expect_same_bits(again, whole, step=6)
 
 
 def test_documents_may_move(whole, again):

@@ -81,7 +81,7 @@ class BlockedAttentionForward {
                           std::vector<ForwardQueries<Real>> queries,
                           std::vector<ForwardKeys<Real>> keys);
 
-  int64_t num_items() const { return static_cast<int64_t>(cells_.size()) * shape_.heads; }
+  int64_t num_items() const { return static_cast<int64_t>(items_.size()); }
   void run(int64_t item, std::vector<Real>& scratch) const;
 
  private:
@@ -91,13 +91,20 @@ class BlockedAttentionForward {
     Range rows;
     std::vector<int32_t> slices;
   };
+  // One key head of a cell.
+  struct Item {
+    size_t cell_idx = 0;
+    int64_t key_head = 0;
+  };
   void cut_source(int32_t source, const std::vector<int32_t>& slices);
+  void order_items();
 
   AttentionShape shape_;
   std::vector<AttentionSlice> slices_;
   std::vector<ForwardQueries<Real>> queries_;
   std::vector<ForwardKeys<Real>> keys_;
   std::vector<Cell> cells_;
+  std::vector<Item> items_;
 };
 
 template <typename Real>

@@ -1,5 +1,5 @@
 #include "base/check.h"
-#include "kernels/cpu/blas.h"
+#include "kernels/cpu/block_product.h"
 #include "kernels/cpu/blocked_attention.h"
 #include "kernels/cpu/blocked_attention_sizes.h"
 #include "kernels/cpu/vector_math.h"
@@ -7,81 +7,186 @@
 namespace longspan {
 namespace {
 
-// From scores and dP to P and dS, row by row.
+// The queries of a cell that share a key head: each row's group heads, as lanes. Padding lanes are
+// zero, so that they add nothing to any sum.
 template <typename Real>
-void score_gradients(const AttentionTile& tile, int64_t first_row, const AttentionShape& shape,
-                     const Real* lse, const Real* delta, Real* p, Real* d_s) {
-  const Real scale = static_cast<Real>(shape.scale);
-  for (int64_t row = first_row; row < tile.query_rows; ++row) {
-    const int64_t visible = tile.visible_keys(row);
-    const Real row_lse = lse[row * shape.heads];
-    const Real row_delta = delta[row * shape.heads];
-    Real* p_row = p + (row - first_row) * tile.key_rows;
-    Real* d_s_row = d_s + (row - first_row) * tile.key_rows;
-#pragma omp simd
-    for (int64_t key = 0; key < visible; ++key) {
-      p_row[key] = vector_exp(p_row[key] - row_lse);
-      d_s_row[key] = scale * p_row[key] * (d_s_row[key] - row_delta);
-    }
-    std::fill(p_row + visible, p_row + tile.key_rows, Real{0});
-    std::fill(d_s_row + visible, d_s_row + tile.key_rows, Real{0});
+struct CellQueries {
+  CellQueries(const AttentionShape& shape, int64_t rows, Real* scratch)
+      : lanes(shape, rows), width(shape.head_width) {
+    const auto next = [&](int64_t size) {
+      Real* data = scratch;
+      scratch += size;
+      return data;
+    };
+    q = next(lanes.padded * width);
+    d_o = next(lanes.padded * width);
+    d_q = next(lanes.padded * width);
+    q_t = next(lanes.padded * width);
+    d_o_t = next(lanes.padded * width);
+    lse = next(lanes.padded);
+    delta = next(lanes.padded);
+    p = next(lanes.padded * kKeyBlockRows);
+    d_s = next(lanes.padded * kKeyBlockRows);
+    packed_k = next(kKeyBlockRows * width);
+    packed_v = next(kKeyBlockRows * width);
   }
-}
+  static int64_t scratch_size(const AttentionShape& shape, int64_t rows) {
+    return Lanes<Real>(shape, rows).padded * (5 * shape.head_width + 2 + 2 * kKeyBlockRows) +
+           2 * kKeyBlockRows * shape.head_width;
+  }
 
-// One head of the rows of a tile.
-template <typename Real>
-struct QueryBlock {
-  Block<const Real> q;
-  Block<const Real> d_o;
-  const Real* lse;    // a row's distance: H
-  const Real* delta;  // likewise
-  Block<Real> d_q;
+  Lanes<Real> lanes;
+  int64_t width;
+  Real* q;      // [lanes, K], scaled
+  Real* d_o;    // [lanes, K]
+  Real* d_q;    // [lanes, K], not yet scaled
+  Real* q_t;    // [panels, K, panel lanes]
+  Real* d_o_t;  // [panels, K, panel lanes]
+  Real* lse;
+  Real* delta;
+  Real* p;         // [key block, lanes]: probabilities
+  Real* d_s;       // [key block, lanes]: gradients of the scores
+  Real* packed_k;  // [key block, K]
+  Real* packed_v;
 };
 
 template <typename Real>
 struct KeyBlock {
-  Block<const Real> k;
-  Block<const Real> v;
-  Block<Real> d_k;
-  Block<Real> d_v;
+  HeadStrip<Real> k;
+  HeadStrip<Real> v;
+  Real* d_k;
+  Real* d_v;
+  int64_t gradient_stride;
 };
 
+// Of one panel, from scores and dP to P and dS, zero where masked: lane sees the keys up to
+// visible[lane], all lanes the first full_rows.
 template <typename Real>
-Block<Real> from_row(const Block<Real>& block, int64_t row) {
-  return {block.data + row * block.stride, block.stride};
+void score_gradients(const CellQueries<Real>& cell, int64_t panel, int64_t full_rows, int64_t rows,
+                     const Real* visible) {
+  constexpr int64_t kLanes = kPanelLanes<Real>;
+  const Real* lse = cell.lse + panel * kLanes;
+  const Real* delta = cell.delta + panel * kLanes;
+  for (int64_t key = 0; key < full_rows; ++key) {
+    Real* p = cell.p + key * cell.lanes.padded + panel * kLanes;
+    Real* d_s = cell.d_s + key * cell.lanes.padded + panel * kLanes;
+#pragma omp simd
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      p[lane] = vector_exp(p[lane] - lse[lane]);
+      d_s[lane] = p[lane] * (d_s[lane] - delta[lane]);
+    }
+  }
+  for (int64_t key = full_rows; key < rows; ++key) {
+    Real* p = cell.p + key * cell.lanes.padded + panel * kLanes;
+    Real* d_s = cell.d_s + key * cell.lanes.padded + panel * kLanes;
+#pragma omp simd
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const Real value = vector_exp(p[lane] - lse[lane]);
+      p[lane] = static_cast<Real>(key) < visible[lane] ? value : Real{0};
+      d_s[lane] = p[lane] * (d_s[lane] - delta[lane]);
+    }
+  }
+}
+
+// P and dS of one panel and the keys of a block that it sees, and its part of dQ.
+template <typename Real>
+void run_panel(const AttentionTile& tile, int64_t first_key, int64_t rows, int64_t panel,
+               const CellQueries<Real>& cell, const KeyBlock<Real>& keys) {
+  constexpr int64_t kLanes = kPanelLanes<Real>;
+  const int64_t width = cell.width;
+  const int64_t padded = cell.lanes.padded;
+  const int64_t of_panel = panel * kLanes;
+  multiply<Start::kZero, Real>({rows, kLanes, width}, {keys.k.data, keys.k.stride, 1},
+                               {cell.q_t + of_panel * width, kLanes}, {cell.p + of_panel, padded});
+  multiply<Start::kZero, Real>({rows, kLanes, width}, {keys.v.data, keys.v.stride, 1},
+                               {cell.d_o_t + of_panel * width, kLanes},
+                               {cell.d_s + of_panel, padded});
+  const int64_t full_rows =
+      std::clamp<int64_t>(cell.lanes.fewest_keys(tile, panel) - first_key, 0, rows);
+  Real visible[kLanes] = {};
+  for (int64_t lane = 0; lane < kLanes && full_rows < rows; ++lane) {
+    const int64_t keys_seen = tile.visible_keys(cell.lanes.row(of_panel + lane)) - first_key;
+    visible[lane] = static_cast<Real>(std::min(rows, keys_seen));
+  }
+  score_gradients(cell, panel, full_rows, rows, visible);
+  multiply<Start::kKeep, Real>({kLanes, width, rows}, {cell.d_s + of_panel, 1, padded},
+                               {keys.k.data, keys.k.stride}, {cell.d_q + of_panel * width, width});
+}
+
+// Key by key the panels from the first that sees it on: earlier ones have no P and dS there.
+template <typename Real>
+void run_key_block(const AttentionTile& tile, int64_t first_key, const CellQueries<Real>& cell,
+                   const KeyBlock<Real>& keys) {
+  constexpr int64_t kLanes = kPanelLanes<Real>;
+  const int64_t width = cell.width;
+  const int64_t padded = cell.lanes.padded;
+  int64_t done = 0;  // keys that an earlier panel sees: its lanes count for them
+  std::vector<std::pair<int64_t, int64_t>> stretches;  // keys past the last one's, first panel
+  for (int64_t panel = 0; panel < cell.lanes.panels; ++panel) {
+    const int64_t rows = std::min(kKeyBlockRows, cell.lanes.most_keys(tile, panel) - first_key);
+    if (rows <= 0) continue;
+    run_panel(tile, first_key, rows, panel, cell, keys);
+    if (rows > done) stretches.push_back({rows, panel});
+    done = std::max(done, rows);
+  }
+  int64_t key = 0;
+  for (const auto& [end, panel] : stretches) {
+    const ProductSize size{end - key, width, padded - panel * kLanes};
+    const int64_t at = key * padded + panel * kLanes;
+    multiply<Start::kKeep, Real>(size, {cell.p + at, padded, 1},
+                                 {cell.d_o + panel * kLanes * width, width},
+                                 {keys.d_v + key * keys.gradient_stride, keys.gradient_stride});
+    multiply<Start::kKeep, Real>(size, {cell.d_s + at, padded, 1},
+                                 {cell.q + panel * kLanes * width, width},
+                                 {keys.d_k + key * keys.gradient_stride, keys.gradient_stride});
+    key = end;
+  }
+}
+
+// The query heads of one key head, from the cell's first row on.
+template <typename Real>
+struct HeadRows {
+  const Real* q;
+  const Real* d_o;
+  const Real* lse;
+  const Real* delta;
+  Real* d_q;
+  int64_t q_stride;
+  int64_t d_o_stride;
+};
+
+// Fills the cell, which is zero.
+template <typename Real>
+void load(const HeadRows<Real>& rows, const AttentionShape& shape, const CellQueries<Real>& cell) {
+  constexpr int64_t kLanes = kPanelLanes<Real>;
+  const int64_t width = shape.head_width;
+  const Real scale = static_cast<Real>(shape.scale);
+  for (int64_t lane = 0; lane < cell.lanes.count; ++lane) {
+    const int64_t row = lane / cell.lanes.group;
+    const int64_t head = lane % cell.lanes.group;
+    const Real* q = rows.q + row * rows.q_stride + head * width;
+    const Real* d_o = rows.d_o + row * rows.d_o_stride + head * width;
+    const int64_t transposed = lane / kLanes * kLanes * width + lane % kLanes;
+    for (int64_t idx = 0; idx < width; ++idx) {
+      cell.q[lane * width + idx] = scale * q[idx];
+      cell.d_o[lane * width + idx] = d_o[idx];
+      cell.q_t[transposed + idx * kLanes] = scale * q[idx];
+      cell.d_o_t[transposed + idx * kLanes] = d_o[idx];
+    }
+    cell.lse[lane] = rows.lse[row * shape.heads + head];
+    cell.delta[lane] = rows.delta[row * shape.heads + head];
+  }
 }
 
 template <typename Real>
-void backward_tile(const AttentionTile& tile, const AttentionShape& shape,
-                   const QueryBlock<Real>& queries, const KeyBlock<Real>& keys,
-                   std::vector<Real>& scratch) {
+void add_query_gradients(const HeadRows<Real>& rows, const AttentionShape& shape,
+                         const CellQueries<Real>& cell) {
   const int64_t width = shape.head_width;
   const Real scale = static_cast<Real>(shape.scale);
-  const int64_t visible = tile.visible_keys(tile.query_rows - 1);
-  if (visible == 0) return;
-  const int64_t block_rows = key_block_rows(visible);
-  scratch.resize(static_cast<size_t>(2 * tile.query_rows * block_rows));
-  for (int64_t key = 0; key < visible; key += block_rows) {
-    const AttentionTile block{tile.query_rows, std::min(block_rows, visible - key),
-                              tile.diagonal - key};
-    const int64_t first = std::max<int64_t>(0, -block.diagonal);
-    const int64_t rows = block.query_rows - first;
-    const Block<Real> p{scratch.data(), block.key_rows};
-    const Block<Real> d_s{scratch.data() + rows * block.key_rows, block.key_rows};
-    const Block<const Real> const_p{p.data, p.stride};
-    const Block<const Real> const_d_s{d_s.data, d_s.stride};
-    const auto q = from_row(queries.q, first);
-    const auto d_o = from_row(queries.d_o, first);
-    const auto k = from_row(keys.k, key);
-    const auto v = from_row(keys.v, key);
-    multiply_transposed<Real>(rows, block.key_rows, width, scale, q, k, 0, p);
-    multiply_transposed<Real>(rows, block.key_rows, width, 1, d_o, v, 0, d_s);
-    score_gradients(block, first, shape, queries.lse, queries.delta, p.data, d_s.data);
-    transposed_multiply<Real>(block.key_rows, width, rows, 1, const_p, d_o, 1,
-                              from_row(keys.d_v, key));
-    transposed_multiply<Real>(block.key_rows, width, rows, 1, const_d_s, q, 1,
-                              from_row(keys.d_k, key));
-    multiply<Real>(rows, width, block.key_rows, 1, const_d_s, k, 1, from_row(queries.d_q, first));
+  for (int64_t lane = 0; lane < cell.lanes.count; ++lane) {
+    Real* d_q = rows.d_q + lane / cell.lanes.group * shape.query_row_size() +
+                lane % cell.lanes.group * width;
+    for (int64_t idx = 0; idx < width; ++idx) d_q[idx] += scale * cell.d_q[lane * width + idx];
   }
 }
 
@@ -108,11 +213,10 @@ BlockedAttentionBackward<Real>::BlockedAttentionBackward(const AttentionShape& s
 
 template <typename Real>
 void BlockedAttentionBackward<Real>::run(int64_t item, std::vector<Real>& scratch) const {
-  const auto num_documents = static_cast<int64_t>(document_end_.size());
-  const auto document = static_cast<size_t>(item % num_documents);
+  const auto document = static_cast<size_t>(item / shape_.key_heads);
   const size_t begin = document == 0 ? 0 : document_end_[document - 1];
   for (size_t idx = begin; idx < document_end_[document]; ++idx) {
-    run_slice(slices_[idx], item / num_documents, scratch);
+    run_slice(slices_[idx], item % shape_.key_heads, scratch);
   }
 }
 
@@ -123,29 +227,41 @@ void BlockedAttentionBackward<Real>::run_slice(const AttentionSlice& slice, int6
   const BackwardQueries<Real>& queries = queries_[static_cast<size_t>(slice.query_source)];
   const BackwardKeys<Real>& keys = keys_[static_cast<size_t>(slice.key_source)];
   const int64_t width = shape_.head_width;
-  const int64_t group = shape_.heads / shape_.key_heads;
-  const int64_t query_rows = query_block_rows(slice.query_rows.size(), slice.key_rows.size());
-  const int64_t first_key = slice.key_rows.begin;
-  for (int64_t row = 0; row < slice.query_rows.size(); row += query_rows) {
-    const AttentionTile tile{std::min(query_rows, slice.query_rows.size() - row),
-                             slice.key_rows.size(), slice.diagonal + row};
-    for (int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
-      const int64_t query_row = slice.query_rows.begin + row;
-      backward_tile<Real>(
-          tile, shape_,
-          {{queries.q + query_row * queries.q_stride + head * width, queries.q_stride},
-           {queries.d_o + query_row * queries.d_o_stride + head * width, queries.d_o_stride},
-           queries.lse + query_row * shape_.heads + head,
-           queries.delta + query_row * shape_.heads + head,
-           {queries.d_q + query_row * shape_.query_row_size() + head * width,
-            shape_.query_row_size()}},
-          {{keys.k + first_key * keys.k_stride + key_head * width, keys.k_stride},
-           {keys.v + first_key * keys.v_stride + key_head * width, keys.v_stride},
-           {keys.d_k + first_key * shape_.key_row_size() + key_head * width, shape_.key_row_size()},
-           {keys.d_v + first_key * shape_.key_row_size() + key_head * width,
-            shape_.key_row_size()}},
-          scratch);
+  const int64_t head = key_head * (shape_.heads / shape_.key_heads);
+  const int64_t part = cell_rows(shape_, slice.query_rows.size());
+  for (int64_t row = 0; row < slice.query_rows.size(); row += part) {
+    const AttentionTile tile{std::min(part, slice.query_rows.size() - row), slice.key_rows.size(),
+                             slice.diagonal + row};
+    const int64_t most_keys = tile.visible_keys(tile.query_rows - 1);
+    if (most_keys == 0) continue;
+    const int64_t query_row = slice.query_rows.begin + row;
+    const int64_t row_sum_at = query_row * shape_.heads + head;
+    const HeadRows<Real> heads{queries.q + query_row * queries.q_stride + head * width,
+                               queries.d_o + query_row * queries.d_o_stride + head * width,
+                               queries.lse + row_sum_at,
+                               queries.delta + row_sum_at,
+                               queries.d_q + query_row * shape_.query_row_size() + head * width,
+                               queries.q_stride,
+                               queries.d_o_stride};
+    scratch.resize(static_cast<size_t>(CellQueries<Real>::scratch_size(shape_, tile.query_rows)));
+    const CellQueries<Real> cell(shape_, tile.query_rows, scratch.data());
+    std::fill(scratch.data(), cell.p, Real{0});
+    load(heads, shape_, cell);
+    for (int64_t key = 0; key < most_keys; key += kKeyBlockRows) {
+      const int64_t key_row = slice.key_rows.begin + key;
+      const int64_t gradient_at = key_row * shape_.key_row_size() + key_head * width;
+      const int64_t rows = std::min(kKeyBlockRows, most_keys - key);
+      const auto k =
+          packed_rows<Real>({keys.k + key_row * keys.k_stride + key_head * width, keys.k_stride},
+                            rows, width, cell.lanes.count, cell.packed_k);
+      const auto v =
+          packed_rows<Real>({keys.v + key_row * keys.v_stride + key_head * width, keys.v_stride},
+                            rows, width, cell.lanes.count, cell.packed_v);
+      run_key_block<Real>(
+          tile, key, cell,
+          {k, v, keys.d_k + gradient_at, keys.d_v + gradient_at, shape_.key_row_size()});
     }
+    add_query_gradients(heads, shape_, cell);
   }
 }
 

@@ -3,7 +3,7 @@
 // Why not torch's flash attention for CPU: it knows one top-left causal square for each call. Here
 // a slice is any rectangle under any diagonal, and reads its rows where they lie, so tasks need no
 // split into square and rectangle and no copies; backward takes delta instead of O, as it travels;
-// and the squares of short documents waste fewer masked pairs (docs/numerics.md has figures).
+// and the squares of short documents waste fewer masked pairs (docs/cpu_attention.md has figures).
 //
 //   BlockedAttentionForward<float> work(shape, slices, queries, keys);
 //   for (int64_t item = 0; item < work.num_items(); ++item) work.run(item, scratch);

@@ -9,7 +9,6 @@ import os
 import pathlib
 import random
 import re
-import shutil
 import signal
 import subprocess
 import time
@@ -106,14 +105,6 @@ class SmallRun:
 
     def steps(self):
         return {line["step"]: line for line in self.lines() if line["kind"] == "step"}
-
-    def copy_output(self, name, without_steps=()):
-        """A copy of the output folder, as the --output.folder override for it."""
-        to = self.folder / name
-        shutil.copytree(self.output, to)
-        for step in without_steps:
-            shutil.rmtree(to / f"step-{step}")
-        return to
 
 
 def read_log(folder):

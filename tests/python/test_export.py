@@ -125,11 +125,9 @@ def test_save_load_export_without_training_is_bit_equal(case):
     console = run("train", folder / "run.toml", "--optimizer.steps=1")
     assert "no token has a loss weight" in console
     first = state_files(folder / "out" / "step-1")
-    # Loaded and saved again, by other ranks and by the same ones: one more skipped step.
-    run("train", folder / "run.toml", "--optimizer.steps=2", "--layout.ranks=3")
-    run("train", folder / "run.toml", "--optimizer.steps=3")
-    assert state_files(folder / "out" / "step-3") == first
-    assert [line["kind"] for line in read_log(folder / "out")] == ["header"] + 2 * ["skipped", "resume"] + ["skipped"]
+    run("train", folder / "run.toml", "--optimizer.steps=2")  # loads, skips a step and saves
+    assert state_files(folder / "out" / "step-2") == first
+    assert [line["kind"] for line in read_log(folder / "out")] == ["header", "skipped", "resume", "skipped"]
     name = str(dtype).removeprefix("torch.")
     run("export", folder / "out", "--to", folder / "exported", f"--dtype={name}")
     before, after = tensors_of(folder / "model"), tensors_of(folder / "exported")

@@ -6,7 +6,8 @@
 All three train the model of the preset bench_llama_4x256 from the same weights, in float32, with the same AdamW and
 clipping, on the same documents: one micro-batch, the same in every step, half of its tokens in documents of 4,096 or
 more. They take turns, a few steps each, so that other work on the machine hits all of them; each turn's first step is a
-warm-up and not counted. Losses must agree, which shows that they do the same work.
+warm-up and not counted. Losses must agree, which shows that they do the same work. Beside the time of a step its CPU
+time is kept, which other work on the machine disturbs far less: with --threads=1 it compares the work itself.
 
 transformers: attn_implementation="sdpa", document by document without padding, no key/value cache, sum of token losses
 over the step's number of predicted tokens, fused or plain AdamW, whichever is faster here. longspan: stored mode keep,
@@ -78,16 +79,25 @@ class Longspan:
                 f"--output.folder={output}"]
 
     def turn(self, steps):
-        """(seconds of each step, loss of each step)"""
+        """(seconds, CPU seconds, loss) of each step"""
         with tempfile.TemporaryDirectory(dir=self.folder) as output:
-            run = subprocess.run([str(part) for part in self.command(steps, output)], capture_output=True, text=True)
-            if run.returncode != 0:
-                sys.exit(f"{self.name}: exit code {run.returncode}\n{run.stdout[-3000:]}{run.stderr}")
+            run = subprocess.Popen([str(part) for part in self.command(steps, output)], stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True)
+            printed, cpu_marks = [], []
+            for line in run.stdout:
+                printed.append(line)
+                # Steps follow each other without a break, so that the first one's includes the start.
+                if line.startswith("step "):
+                    cpu_marks.append(cpu_seconds_of(run.pid))
+            if run.wait() != 0:
+                sys.exit(f"{self.name}: exit code {run.returncode}\n{''.join(printed[-40:])}")
             entries = [json.loads(line) for line in (pathlib.Path(output) / "log.jsonl").read_text().splitlines()]
         self.commit = entries[0]["commit"]
         log = [entry for entry in entries if entry["kind"] == "step"]
         assert all(entry["tokens/step"] == self.micro_batch_tokens for entry in log)
-        return [entry["time_metrics/end_to_end(s)"] for entry in log], [entry["loss"] for entry in log]
+        cpu_s = [after - before for before, after in zip([0.0, *cpu_marks], cpu_marks)]
+        assert len(cpu_s) == len(log) == steps
+        return [(entry["time_metrics/end_to_end(s)"], cpu, entry["loss"]) for entry, cpu in zip(log, cpu_s)]
 
 
 class Transformers:
@@ -144,12 +154,12 @@ class Transformers:
 
     def turn(self, steps):
         model, optimizer = self.start()
-        seconds, losses = [], []
+        done = []
         for _ in range(steps):
-            start = time.perf_counter()
-            losses.append(self.step(model, optimizer))
-            seconds.append(time.perf_counter() - start)
-        return seconds, losses
+            start, cpu = time.perf_counter(), time.process_time()
+            loss = self.step(model, optimizer)
+            done.append((time.perf_counter() - start, time.process_time() - cpu, loss))
+        return done
 
 
 def write_inputs(folder, documents, arguments):
@@ -210,6 +220,11 @@ def wait_for_quiet(arguments):
             return busy
 
 
+def cpu_seconds_of(process):
+    fields = pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def cpu_seconds():
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
@@ -223,15 +238,16 @@ def machine():
             "system": " ".join(os.uname()[i] for i in (0, 2)), "matrix_flags": torch.backends.cpu.get_cpu_capability()}
 
 
-def ratio(result, faster, slower):
-    """Median speed of one over the other; and the same of each round by itself."""
-    speeds = {name: [s["tokens_per_s"] for s in result["samples"] if s["system"] == name] for name in (faster, slower)}
+def median_of(result, key, system, round_idx=None):
+    return statistics.median(sample[key] for sample in result["samples"] if sample["system"] == system
+                             and round_idx in (None, sample["round"]))
+
+
+def ratio(result, key, faster, slower):
+    """Median of one over the other; and the same of each round by itself."""
     rounds = sorted({sample["round"] for sample in result["samples"]})
-    each = [statistics.median(s["tokens_per_s"] for s in result["samples"] if s["system"] == faster and s["round"] == r)
-            / statistics.median(s["tokens_per_s"] for s in result["samples"] if s["system"] == slower and s["round"] == r)
-            for r in rounds]
-    return {"of_medians": statistics.median(speeds[faster]) / statistics.median(speeds[slower]),
-            "of_best": max(speeds[faster]) / max(speeds[slower]), "by_round": each,
+    each = [median_of(result, key, faster, r) / median_of(result, key, slower, r) for r in rounds]
+    return {"of_medians": median_of(result, key, faster) / median_of(result, key, slower), "by_round": each,
             "median_of_rounds": statistics.median(each)}
 
 
@@ -243,7 +259,7 @@ def parse_arguments():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3, help="counted steps of each turn")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads in all")
-    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--ranks", type=int, default=4, help="in-process ranks of the third system; 1: leave it out")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--busy-max", type=float, default=0.2, help="start a round once other work keeps so few cores busy")
     parser.add_argument("--wait-minutes", type=float, default=0, help="but wait no longer than this for it")
@@ -259,9 +275,10 @@ def measure(arguments, folder):
     write_inputs(folder, documents, arguments)
     other = Transformers(folder, documents, arguments.threads)
     other.choose_optimizer()
-    threads_each = max(1, arguments.threads // arguments.ranks)
-    systems = [Longspan("longspan", folder, arguments, 1, arguments.threads), other,
-               Longspan(f"longspan x{arguments.ranks}", folder, arguments, arguments.ranks, threads_each)]
+    threads_each = max(1, arguments.threads // max(1, arguments.ranks))
+    systems = [Longspan("longspan", folder, arguments, 1, arguments.threads), other]
+    if arguments.ranks > 1:
+        systems.append(Longspan(f"longspan x{arguments.ranks}", folder, arguments, arguments.ranks, threads_each))
     result = {"command": " ".join(sys.argv), "commit": None, "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
               "machine": machine(), "systems": {system.name: system.description for system in systems},
               "document_tokens": lengths, "samples": [], "turns": []}
@@ -272,24 +289,28 @@ def measure(arguments, folder):
         order = systems[round_idx % len(systems):] + systems[:round_idx % len(systems)]
         for system in order:
             cpu, start = cpu_seconds(), time.perf_counter()
-            seconds, losses[system.name] = system.turn(arguments.steps + 1)
+            done = system.turn(arguments.steps + 1)
+            losses[system.name] = [loss for _, _, loss in done]
             wall = time.perf_counter() - start
             result["turns"].append({"system": system.name, "round": round_idx, "cores_got": (cpu_seconds() - cpu) / wall,
                                     "load": os.getloadavg()[0], "busy_cores_before_round": busy})
-            for step, step_s in enumerate(seconds[1:]):
+            for step, (step_s, cpu_s, _) in enumerate(done[1:]):
                 result["samples"].append({"system": system.name, "round": round_idx, "step": step + 1,
-                                          "step_s": step_s, "tokens_per_s": arguments.tokens / step_s})
-            print(f"round {round_idx}  {system.name:14s}", " ".join(f"{arguments.tokens / s:7.0f}" for s in seconds[1:]),
-                  f"tokens/s   got {result['turns'][-1]['cores_got']:.2f} cores, load {os.getloadavg()[0]:.1f}", flush=True)
+                                          "step_s": step_s, "tokens_per_s": arguments.tokens / step_s,
+                                          "cpu_s": cpu_s, "tokens_per_cpu_s": arguments.tokens / cpu_s})
+            print(f"round {round_idx}  {system.name:14s}",
+                  " ".join(f"{arguments.tokens / s:7.0f}" for s, _, _ in done[1:]), "tokens/s  ",
+                  " ".join(f"{arguments.tokens / cpu:7.0f}" for _, cpu, _ in done[1:]), "tokens/CPU s   got",
+                  f" {result['turns'][-1]['cores_got']:.2f} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     result["commit"] = systems[0].commit
     reference = losses[other.name]
     result["loss_difference_max"] = max(abs(loss - expected) / abs(expected) for system in systems
                                         for loss, expected in zip(losses[system.name], reference))
-    result["median_tokens_per_s"] = {
-        system.name: statistics.median(s["tokens_per_s"] for s in result["samples"] if s["system"] == system.name)
-        for system in systems}
-    result["longspan_over_transformers"] = ratio(result, "longspan", "transformers")
-    result["ranks_over_one_rank"] = ratio(result, systems[2].name, "longspan")
+    for key in ("tokens_per_s", "tokens_per_cpu_s"):
+        result[f"median_{key}"] = {system.name: median_of(result, key, system.name) for system in systems}
+        result[f"longspan_over_transformers_{key}"] = ratio(result, key, "longspan", "transformers")
+        if arguments.ranks > 1:
+            result[f"ranks_over_one_rank_{key}"] = ratio(result, key, systems[2].name, "longspan")
     return result
 
 
@@ -298,14 +319,18 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         result = measure(arguments, pathlib.Path(folder))
     for name, speed in result["median_tokens_per_s"].items():
-        print(f"{name:14s} {speed:8.0f} tokens/s (median)   {result['systems'][name]}")
+        print(f"{name:14s} {speed:8.0f} tokens/s, {result['median_tokens_per_cpu_s'][name]:8.0f} tokens/CPU s (medians)   "
+              f"{result['systems'][name]}")
     failed = False
     for name, target in (("longspan_over_transformers", arguments.target_transformers),
                          ("ranks_over_one_rank", arguments.target_ranks)):
-        value = result[name]["median_of_rounds"]
-        failed |= value < target
-        print(f"{name}: {value:.2f} (median of rounds; {min(result[name]['by_round']):.2f} to "
-              f"{max(result[name]['by_round']):.2f}; target {target})")
+        if f"{name}_tokens_per_s" not in result:
+            continue
+        speed = result[f"{name}_tokens_per_s"]
+        failed |= speed["median_of_rounds"] < target
+        print(f"{name}: {speed['median_of_rounds']:.2f} (median of rounds; {min(speed['by_round']):.2f} to "
+              f"{max(speed['by_round']):.2f}; target {target}); by CPU time "
+              f"{result[f'{name}_tokens_per_cpu_s']['median_of_rounds']:.2f}")
     difference = result["loss_difference_max"]
     print(f"largest relative difference of a step's loss: {difference:.1e} (tolerance {LOSS_TOLERANCE:.0e})")
     if arguments.out:

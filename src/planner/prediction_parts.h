@@ -1,0 +1,25 @@
+// The parts of a prediction that plans and baselines share (plan_prediction.h, baselines.h).
+//
+//   server.compute_s = compute_s(plan.servers[rank], costs.forward.attention);
+//   conclude(costs, Direction::kForward, enter, exit, &prediction);
+//
+// Pure functions; any thread.
+#pragma once
+
+#include "planner/exchange_clock.h"
+#include "planner/plan_prediction.h"
+
+namespace longspan {
+
+// Launch groups one after the other: each its overhead, and its tasks together, but no less than
+// the longest row of tiles among them. Groups without tasks cost nothing.
+double compute_s(const ServerPlan& server, const AttentionCost& cost);
+
+// Rows of the normalized list outside of `home` (normalized as well).
+int64_t rows_outside(const std::vector<Range>& rows, const std::vector<Range>& home);
+
+// Fills everything that follows from the servers' compute_s and the two legs.
+void conclude(const PlanningCosts& costs, Direction direction, const ExchangeClock& enter,
+              const ExchangeClock& exit, PlanPrediction* prediction);
+
+}  // namespace longspan

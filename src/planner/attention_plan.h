@@ -36,11 +36,11 @@
 #include <vector>
 
 #include "base/range.h"
+#include "cost/direction.h"
 #include "layout/token_layout.h"
 
 namespace longspan {
 
-enum class Direction { kForward, kBackward };
 enum class RowKind { kQuery, kKeyValue };
 
 struct AttentionTask {

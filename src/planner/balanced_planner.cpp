@@ -4,9 +4,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "cost/charged_pairs.h"
 #include "planner/direct_routing.h"
+#include "planner/launch_groups.h"
 #include "planner/plan_draft.h"
-#include "planner/task_cost.h"
 
 namespace longspan {
 namespace {

@@ -10,9 +10,9 @@
 //   AttentionPlan plan = balanced_plan(layout, chunk, Direction::kForward, {.epsilon = 0.05});
 //
 // A list of passes over a draft (plan_draft.h): split at homes, place on servers, balance, join
-// neighbours, route. Loads count whole tiles (task_cost.h); no clock, so the same arguments give
-// the same plan. If every rank is a server, no load is above the home plan's maximum.
-// Pure; any thread.
+// neighbours, route. Loads count whole tiles (cost/charged_pairs.h); no clock, so the same
+// arguments give the same plan. If every rank is a server, no load is above the home plan's
+// maximum. Pure; any thread.
 #pragma once
 
 #include <vector>

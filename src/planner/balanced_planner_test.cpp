@@ -6,12 +6,12 @@
 #include <functional>
 
 #include "base/error.h"
+#include "cost/charged_pairs.h"
 #include "planner/home_plan.h"
 #include "planner/plan_chunks.h"
 #include "planner/plan_summary.h"
 #include "planner/plan_verifier.h"
 #include "planner/planner_test_layouts.h"
-#include "planner/task_cost.h"
 
 namespace longspan {
 namespace {

@@ -15,18 +15,6 @@
 
 namespace longspan {
 
-// Whether the server holds all inputs of the task before the first round.
-class LocalInputs {
- public:
-  LocalInputs(const TokenLayout& layout, const AttentionPlan& plan, int rank);
-  bool hold(const AttentionTask& task) const;
-
- private:
-  const TokenLayout& layout_;
-  std::vector<Range> query_rows_;
-  std::vector<Range> key_rows_;
-};
-
 // Completes a plan of which direction, chunk, tasks and resident rows are set.
 void route_directly(const TokenLayout& layout, AttentionPlan* plan);
 

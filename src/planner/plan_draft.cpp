@@ -3,7 +3,7 @@
 #include <numeric>
 #include <utility>
 
-#include "planner/task_cost.h"
+#include "cost/charged_pairs.h"
 
 namespace longspan {
 

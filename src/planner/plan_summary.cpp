@@ -1,7 +1,7 @@
 #include "planner/plan_summary.h"
 
+#include "cost/charged_pairs.h"
 #include "planner/balanced_planner.h"
-#include "planner/task_cost.h"
 
 namespace longspan {
 namespace {

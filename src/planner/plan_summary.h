@@ -4,8 +4,8 @@
 //   summary.imbalance;                       // 1.03: the busiest server has 3 % above the mean
 //   summary.servers[2].out_received.key;     // key rows that rank 2 fetches
 //
-// Loads are pairs, exact and charged by whole tiles (task_cost.h). Rows become bytes by the widths
-// of the model, which a plan does not know. Pure; any thread.
+// Loads are pairs, exact and charged by whole tiles (cost/charged_pairs.h). Rows become bytes by
+// the widths of the model, which a plan does not know. Pure; any thread.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// What a task costs before anything has been measured: its pairs, charged by whole tiles.
+// The pairs that a kernel works on for a task: whole tiles.
 //
 // Why: an attention kernel works on tiles of 128 queries x 128 keys and skips those that are
 // wholly invisible; a document of 100 tokens costs it 16,384 pairs, not 5,050.
@@ -8,10 +8,13 @@
 // Tiles count from the task's first query and first key. Constant time; pure.
 #pragma once
 
-#include "planner/attention_plan.h"
+#include <cstdint>
+
+#include "base/range.h"
 
 namespace longspan {
 
+// Of the rectangle queries x keys (document positions) under the causal mask.
 int64_t charged_pairs(const Range& queries, const Range& keys);
 
 }  // namespace longspan

@@ -1,4 +1,6 @@
-#include "planner/task_cost.h"
+#include "cost/charged_pairs.h"
+
+#include "layout/token_layout.h"
 
 namespace longspan {
 namespace {

@@ -1,0 +1,35 @@
+#include "cost/attention_cost.h"
+
+#include <utility>
+
+#include "cost/charged_pairs.h"
+#include "layout/token_layout.h"
+
+namespace longspan {
+
+AttentionCost::AttentionCost(const AttentionShape& shape, PassRates rates, Direction direction)
+    : rates_(std::move(rates)), flops_per_pair_(longspan::flops_per_pair(shape, direction)) {
+  const double head_flops = flops_per_pair_ * static_cast<double>(shape.devices_per_server) /
+                            static_cast<double>(shape.query_heads);
+  row_flops_per_key_ = head_flops * static_cast<double>(kBlockTokens);
+}
+
+double AttentionCost::task_s(const Range& queries, const Range& keys) const {
+  const int64_t pairs = charged_pairs(queries, keys);
+  if (pairs == 0) return 0;
+  const bool full = keys.end <= queries.begin + 1;
+  const RateGrid& grid = full ? rates_.full : rates_.causal;
+  return rates_.task_overhead_s +
+         static_cast<double>(pairs) * flops_per_pair_ / grid.at(queries.size(), keys.size());
+}
+
+double AttentionCost::row_s(int64_t key_rows) const {
+  if (rates_.row_flops_per_s <= 0) return 0;
+  return static_cast<double>(key_rows) * row_flops_per_key_ / rates_.row_flops_per_s;
+}
+
+double AttentionCost::pair_s(int64_t query_rows, int64_t key_rows) const {
+  return flops_per_pair_ / rates_.causal.at(query_rows, key_rows);
+}
+
+}  // namespace longspan

@@ -1,0 +1,146 @@
+#include "planner/attention_planner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "planner/direct_routing.h"
+#include "planner/launch_groups.h"
+#include "planner/pass_balance.h"
+#include "planner/pass_bands.h"
+#include "planner/pass_tiles.h"
+#include "planner/relay.h"
+#include "planner/tile_draft.h"
+
+namespace longspan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Tolerances to try where the exchange shows: moving less costs balance and saves bytes.
+constexpr double kWiderTolerances[] = {0.02, 0.05, 0.1, 0.2, 0.4, 0.8};
+
+struct Candidate {
+  AttentionPlan plan;
+  PlanPrediction prediction;
+
+  bool is_exposed() const { return prediction.makespan_s > prediction.compute_s; }
+};
+
+class Planner {
+ public:
+  Planner(const TokenLayout& layout, int chunk, Direction direction, const PlanningCosts& costs,
+          const AttentionPlannerOptions& options)
+      : layout_(layout), costs_(costs), options_(options), home_(layout, chunk, direction, costs) {}
+
+  PlannedAttention run() {
+    Candidate best = balanced(options_.passes, options_.epsilon);
+    if (options_.passes.choose) {
+      if (best.is_exposed()) try_cheaper_exchange(&best);
+      prefer_home(&best);
+    }
+    return {std::move(best.plan), std::move(best.prediction), times_};
+  }
+
+ private:
+  template <typename Body>
+  void timed(std::string_view name, const Body& body) {
+    const auto start = Clock::now();
+    body();
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    for (PassTime& time : times_) {
+      if (time.name != name) continue;
+      time.seconds += seconds;
+      return;
+    }
+    times_.push_back({name, seconds});
+  }
+
+  Candidate balanced(const PassSwitches& passes, double epsilon) {
+    TileDraft draft = home_;
+    if (passes.bands) timed("bands", [&] { place_in_bands(&draft); });
+    if (passes.balance || home_is_incomplete()) {
+      timed("balance", [&] { balance(epsilon, &draft); });
+    }
+    if (passes.tiles) {
+      timed("tiles", [&] {
+        if (share_keys(&draft) && passes.balance) balance(epsilon, &draft);
+      });
+    }
+    return routed(draft, passes.relay);
+  }
+
+  Candidate routed(const TileDraft& draft, bool relay) {
+    Candidate candidate;
+    timed("route", [&] {
+      candidate.plan = draft.to_plan();
+      route_directly(layout_, &candidate.plan);
+    });
+    if (relay) {
+      timed("relay", [&] { relay_rows(layout_, draft.pass_costs().bytes, &candidate.plan); });
+    }
+    timed("launch", [&] { fill_launches(draft.pass_costs().attention, &candidate.plan); });
+    timed("predict", [&] { candidate.prediction = predict(layout_, candidate.plan, costs_); });
+    return candidate;
+  }
+
+  // Whether some tile's home is no server: then there is no home plan.
+  bool home_is_incomplete() const {
+    return std::any_of(home_.tiles().begin(), home_.tiles().end(),
+                       [](const Tile& tile) { return tile.server == kUnplaced; });
+  }
+
+  void keep_better(Candidate other, Candidate* best) const {
+    if (other.prediction.makespan_s < best->prediction.makespan_s) *best = std::move(other);
+  }
+
+  void try_cheaper_exchange(Candidate* best) {
+    PassSwitches passes = options_.passes;
+    for (const auto pass : {&PassSwitches::relay, &PassSwitches::tiles, &PassSwitches::bands}) {
+      if (!(passes.*pass)) continue;
+      PassSwitches without = passes;
+      without.*pass = false;
+      keep_better(balanced(without, options_.epsilon), best);
+    }
+    for (const double epsilon : kWiderTolerances) {
+      if (epsilon > options_.epsilon) keep_better(balanced(passes, epsilon), best);
+    }
+  }
+
+  void prefer_home(Candidate* best) {
+    if (home_is_incomplete()) return;
+    double busiest_s = 0;
+    for (int rank = 0; rank < layout_.num_ranks(); ++rank) {
+      const auto idx = static_cast<size_t>(rank);
+      const double base = costs_.base_s.empty() ? 0 : costs_.base_s[idx];
+      if (home_.load_s(rank) > 0) {
+        busiest_s = std::max(busiest_s, base + home_.load_s(rank) / costs_.speed[idx]);
+      }
+    }
+    // The home plan's makespan is at least that: no need to look closer.
+    if (best->prediction.makespan_s < busiest_s) return;
+    Candidate home = routed(home_, options_.passes.relay);
+    if (home.prediction.makespan_s <= best->prediction.makespan_s) *best = std::move(home);
+  }
+
+  const TokenLayout& layout_;
+  const PlanningCosts& costs_;
+  const AttentionPlannerOptions& options_;
+  const TileDraft home_;
+  std::vector<PassTime> times_;
+};
+
+}  // namespace
+
+PlannedAttention plan_attention(const TokenLayout& layout, int chunk, Direction direction,
+                                const PlanningCosts& costs,
+                                const AttentionPlannerOptions& options) {
+  LONGSPAN_CHECK(options.epsilon >= 0, "epsilon ", options.epsilon);
+  check_costs(costs, layout.num_ranks());
+  return Planner(layout, chunk, direction, costs, options).run();
+}
+
+}  // namespace longspan

@@ -1,0 +1,343 @@
+#include "planner/pass_balance.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "planner/plan_prediction.h"
+
+namespace longspan {
+namespace {
+
+// Costs of cut tiles add up to a little more than the whole: a few rounds settle that.
+constexpr int kMaxRounds = 4;
+
+// Work that a server can give: a stretch of one tile.
+struct Supply {
+  size_t tile = 0;
+  double amount_s = 0;
+};
+
+// The supplies of one document, [begin, end) of the list, in the order of its queries.
+struct SupplyGroup {
+  size_t begin = 0;
+  size_t end = 0;
+  double amount_s = 0;
+};
+
+class Balancer {
+ public:
+  // Servers give down to, and take up to, (1 + slack) times the level.
+  Balancer(double epsilon, double slack, TileDraft* draft)
+      : draft_(*draft), ranks_(static_cast<size_t>(draft->num_ranks())), target_s_(ranks_) {
+    const RowBytes& bytes = draft->pass_costs().bytes;
+    query_bytes_ = bytes.query_out + bytes.query_back;
+    key_bytes_ = bytes.key_out + bytes.key_back_partial;
+    set_targets(epsilon, slack);
+  }
+
+  // Returns whether anything moved.
+  bool run_round() {
+    order_receivers();
+    collect_supplies();
+    if (supplies_.empty()) return false;
+    find_guests();
+    for (const SupplyGroup& group : grouped_supplies()) deal(group);
+    return true;
+  }
+
+ private:
+  double deficit_s(int rank) const {
+    return target_s_[static_cast<size_t>(rank)] - draft_.load_s(rank);
+  }
+
+  void set_targets(double epsilon, double slack) {
+    const PlanningCosts& costs = draft_.costs();
+    const double level = water_level_s(draft_.total_s(), costs.speed, costs.base_s);
+    for (size_t rank = 0; rank < ranks_; ++rank) {
+      const double base = costs.base_s.empty() ? 0 : costs.base_s[rank];
+      target_s_[rank] = (1 + slack) * costs.speed[rank] * std::max(0.0, level - base);
+    }
+    tolerance_ = epsilon - slack;
+  }
+
+  double row_cost_s(const Tile& tile) const {
+    const int64_t rows = std::min(kBlockTokens, tile.queries.size());
+    return draft_.cost_s(tile, {tile.queries.end - rows, tile.queries.end});
+  }
+
+  void collect_supplies() {
+    supplies_.clear();
+    const auto by_server = draft_.tiles_by_server();
+    for (int rank = 0; rank < draft_.num_ranks(); ++rank) {
+      const double surplus = -deficit_s(rank);
+      if (!draft_.is_server(rank) || surplus <= tolerance_ * target_s_[static_cast<size_t>(rank)]) {
+        continue;
+      }
+      collect_from(by_server[static_cast<size_t>(rank)], surplus);
+    }
+    for (size_t idx = 0; idx < draft_.tiles().size(); ++idx) {
+      const Tile& tile = draft_.tile(idx);
+      if (tile.server == kUnplaced) supplies_.push_back({idx, tile.cost_s});
+    }
+  }
+
+  // Fewest bytes for the work first: that is long documents for much work and short ones for
+  // little. A tile whose smallest stretch is far more than what is left stays.
+  void collect_from(const std::vector<size_t>& indices, double surplus) {
+    std::vector<std::pair<double, size_t>> order;
+    for (const size_t idx : indices) {
+      const Tile& tile = draft_.tile(idx);
+      const double amount_s = std::min(surplus, tile.cost_s);
+      order.emplace_back(bytes_to_give(tile, amount_s) / amount_s, idx);
+    }
+    std::sort(order.begin(), order.end());
+    for (const auto& [bytes, idx] : order) {
+      if (surplus <= 0) return;
+      const Tile& tile = draft_.tile(idx);
+      if (row_cost_s(tile) > 2 * surplus) continue;
+      supplies_.push_back({idx, std::min(surplus, tile.cost_s)});
+      surplus -= supplies_.back().amount_s;
+    }
+  }
+
+  // An estimate: every taker fetches all keys of the tile.
+  double bytes_to_give(const Tile& tile, double amount_s) const {
+    const auto rows = static_cast<double>(tile.queries.size()) * amount_s / tile.cost_s;
+    const double takers = std::max(1.0, amount_s / mean_deficit_s_);
+    return rows * query_bytes_ + takers * static_cast<double>(tile.keys.size()) * key_bytes_;
+  }
+
+  // Large groups first, largest first; then the small ones in line order, so that neighbours on
+  // the line stay together.
+  std::vector<SupplyGroup> grouped_supplies() {
+    std::sort(supplies_.begin(), supplies_.end(), [&](const Supply& one, const Supply& other) {
+      const Tile& a = draft_.tile(one.tile);
+      const Tile& b = draft_.tile(other.tile);
+      if (a.document != b.document) return a.document < b.document;
+      return a.queries.begin != b.queries.begin ? a.queries.begin < b.queries.begin
+                                                : a.keys.begin < b.keys.begin;
+    });
+    std::vector<SupplyGroup> groups;
+    double total = 0;
+    for (size_t idx = 0; idx < supplies_.size(); ++idx) {
+      const int32_t document = draft_.tile(supplies_[idx].tile).document;
+      if (idx == 0 || document != draft_.tile(supplies_[idx - 1].tile).document) {
+        groups.push_back({idx, idx, 0});
+      }
+      groups.back().end = idx + 1;
+      groups.back().amount_s += supplies_[idx].amount_s;
+      total += supplies_[idx].amount_s;
+    }
+    const double large = total / static_cast<double>(8 * ranks_);
+    std::stable_sort(groups.begin(), groups.end(), [&](const SupplyGroup& a, const SupplyGroup& b) {
+      const double one = a.amount_s >= large ? a.amount_s : 0;
+      const double other = b.amount_s >= large ? b.amount_s : 0;
+      return one > other;
+    });
+    return groups;
+  }
+
+  void order_receivers() {
+    receivers_.clear();
+    for (int rank = 0; rank < draft_.num_ranks(); ++rank) {
+      if (draft_.is_server(rank) && deficit_s(rank) > 0) receivers_.push_back(rank);
+    }
+    std::sort(receivers_.begin(), receivers_.end(), [&](int one, int other) {
+      const double a = deficit_s(one);
+      const double b = deficit_s(other);
+      return a != b ? a > b : one < other;
+    });
+    next_receiver_ = 0;
+    double sum = 0;
+    for (const int rank : receivers_) sum += deficit_s(rank);
+    // At least something, so that divisions by it stay finite.
+    mean_deficit_s_ = std::max(sum, draft_.total_s() * 1e-9) /
+                      static_cast<double>(std::max<size_t>(receivers_.size(), 1));
+  }
+
+  // (document, server) of tiles away from home.
+  void find_guests() {
+    guests_.clear();
+    for (const Tile& tile : draft_.tiles()) {
+      if (tile.server != tile.home && tile.server != kUnplaced) {
+        guests_.emplace_back(tile.document, tile.server);
+      }
+    }
+    std::sort(guests_.begin(), guests_.end());
+    guests_.erase(std::unique(guests_.begin(), guests_.end()), guests_.end());
+  }
+
+  bool lacks(int rank, double least_s) const {
+    return draft_.is_server(rank) && deficit_s(rank) > least_s;
+  }
+
+  // Ranks to ask first: those with a piece of the document, those that took some of it before,
+  // then the rest of the first ones' nodes.
+  std::vector<int> preferred_receivers(const SupplyGroup& group, double least_s) const {
+    std::vector<int> ranks;
+    const int32_t document = draft_.tile(supplies_[group.begin].tile).document;
+    const Range line =
+        intersect(draft_.layout().document(document), draft_.layout().chunk(draft_.chunk()));
+    const int first = draft_.layout().home(line.begin).rank;
+    const int last = draft_.layout().home(line.end - 1).rank;
+    for (int rank = first; rank <= last; ++rank) {
+      if (lacks(rank, least_s)) ranks.push_back(rank);
+    }
+    const auto by_deficit = [&](int one, int other) {
+      const double a = deficit_s(one);
+      const double b = deficit_s(other);
+      return a != b ? a > b : one < other;
+    };
+    auto sorted = std::ssize(ranks);
+    for (auto guest = std::lower_bound(guests_.begin(), guests_.end(), std::pair(document, -1));
+         guest != guests_.end() && guest->first == document; ++guest) {
+      const bool at_home = first <= guest->second && guest->second <= last;
+      if (!at_home && lacks(guest->second, least_s)) ranks.push_back(guest->second);
+    }
+    std::sort(ranks.begin() + sorted, ranks.end(), by_deficit);
+    sorted = std::ssize(ranks);
+    const int per_node = draft_.costs().links.servers_per_node;
+    if (per_node <= 1) return ranks;
+    const int node_end = std::min((last / per_node + 1) * per_node, draft_.num_ranks());
+    for (int rank = first / per_node * per_node; rank < node_end; ++rank) {
+      if ((rank < first || rank > last) && lacks(rank, least_s)) ranks.push_back(rank);
+    }
+    std::sort(ranks.begin() + sorted, ranks.end(), by_deficit);
+    return ranks;
+  }
+
+  // The server that takes next, or kUnplaced if none lacks enough.
+  int pick_receiver(std::vector<int>* preferred, double least_s) {
+    while (!preferred->empty()) {
+      const int rank = preferred->front();
+      if (lacks(rank, least_s)) return rank;
+      preferred->erase(preferred->begin());
+    }
+    while (next_receiver_ < receivers_.size() && !lacks(receivers_[next_receiver_], least_s)) {
+      ++next_receiver_;
+    }
+    return next_receiver_ < receivers_.size() ? receivers_[next_receiver_] : kUnplaced;
+  }
+
+  int least_loaded() const {
+    int best = kUnplaced;
+    for (int rank = 0; rank < draft_.num_ranks(); ++rank) {
+      if (!draft_.is_server(rank)) continue;
+      const auto relative = [&](int of) {
+        return deficit_s(of) / draft_.costs().speed[static_cast<size_t>(of)];
+      };
+      if (best == kUnplaced || relative(rank) > relative(best)) best = rank;
+    }
+    return best;
+  }
+
+  void deal(const SupplyGroup& group) {
+    std::vector<int> preferred = preferred_receivers(group, 0);
+    for (size_t idx = group.begin; idx < group.end; ++idx) deal(supplies_[idx], &preferred);
+  }
+
+  // Gives a stretch of the tile away, piece by piece, starting at one end of it.
+  void deal(const Supply& supply, std::vector<int>* preferred) {
+    const size_t idx = supply.tile;
+    const bool must_place = draft_.tile(idx).server == kUnplaced;
+    const bool from_begin = must_place || cheaper_from_begin(supply);
+    double left_s = supply.amount_s;
+    while (true) {
+      const Tile tile = draft_.tile(idx);
+      const double least_s = row_cost_s(tile) / 2;
+      if (!must_place && left_s < least_s) return;
+      int receiver = pick_receiver(preferred, must_place ? 0 : least_s);
+      double amount_s = left_s;
+      if (receiver != kUnplaced) {
+        amount_s = std::min(left_s, deficit_s(receiver));
+      } else if (must_place) {
+        receiver = least_loaded();
+      } else {
+        return;
+      }
+      const Range given = stretch(tile, amount_s, from_begin, must_place);
+      if (given.empty()) return;
+      draft_.give_queries(idx, given, receiver);
+      if (given == tile.queries) return;
+      left_s -= tile.cost_s - draft_.tile(idx).cost_s;
+    }
+  }
+
+  // The queries at one end of the tile that cost about the amount. Of a tile that must be placed at
+  // least one row of tiles, of others maybe none.
+  Range stretch(const Tile& tile, double amount_s, bool from_begin, bool must_place) const {
+    Range given = tile.queries;
+    if (amount_s >= tile.cost_s) return given;
+    if (from_begin) {
+      given.end = border_at_cost(draft_, tile, amount_s);
+      if (must_place && given.empty()) {
+        given.end = std::min((given.begin / kBlockTokens + 1) * kBlockTokens, tile.queries.end);
+      }
+    } else {
+      given.begin = border_at_cost(draft_, tile, tile.cost_s - amount_s);
+    }
+    return given;
+  }
+
+  // Whether a stretch at the tile's begin costs fewer bytes than one at its end: that has more
+  // queries but needs fewer keys.
+  bool cheaper_from_begin(const Supply& supply) const {
+    const Tile& tile = draft_.tile(supply.tile);
+    if (supply.amount_s >= tile.cost_s) return true;
+    const double takers = std::max(1.0, supply.amount_s / mean_deficit_s_);
+    const int64_t low = border_at_cost(draft_, tile, supply.amount_s);
+    const int64_t high = border_at_cost(draft_, tile, tile.cost_s - supply.amount_s);
+    const auto total = [&](int64_t queries, int64_t keys) {
+      return static_cast<double>(queries) * query_bytes_ +
+             takers * static_cast<double>(keys) * key_bytes_;
+    };
+    return total(low - tile.queries.begin, visible_keys(tile.keys, low).size()) <
+           total(tile.queries.end - high, tile.keys.size());
+  }
+
+  TileDraft& draft_;
+  size_t ranks_;
+  double tolerance_ = 0;
+  std::vector<double> target_s_;
+  double query_bytes_ = 0;  // of a row that is worked on away from home
+  double key_bytes_ = 0;
+  double mean_deficit_s_ = 0;
+  std::vector<Supply> supplies_;
+  std::vector<std::pair<int32_t, int>> guests_;
+  std::vector<int> receivers_;  // by falling deficit when the round began
+  size_t next_receiver_ = 0;
+};
+
+}  // namespace
+
+int64_t border_at_cost(const TileDraft& draft, const Tile& tile, double target_s) {
+  const Range& queries = tile.queries;
+  const auto cost_to = [&](int64_t border) {
+    return border <= queries.begin ? 0.0 : draft.cost_s(tile, {queries.begin, border});
+  };
+  // Borders inside the tile are the blocks [first, last]; before and after come begin and end.
+  int64_t low = queries.begin / kBlockTokens + 1;
+  const int64_t last = (queries.end - 1) / kBlockTokens;
+  int64_t high = last + 1;  // stands for the tile's end
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (cost_to(middle * kBlockTokens) < target_s) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const int64_t above = low > last ? queries.end : low * kBlockTokens;
+  const int64_t below = std::max(queries.begin, (low - 1) * kBlockTokens);
+  return target_s - cost_to(below) < cost_to(above) - target_s ? below : above;
+}
+
+void balance(double epsilon, TileDraft* draft) {
+  for (int round = 0; round < kMaxRounds; ++round) {
+    // Later rounds settle small remainders: there all servers below the tolerance may take some.
+    const double slack = round == 0 ? 0 : epsilon / 2;
+    if (!Balancer(epsilon, slack, draft).run_round()) return;
+  }
+}
+
+}  // namespace longspan

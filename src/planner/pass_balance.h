@@ -1,0 +1,26 @@
+// Pass "balance": servers above the level give work to servers below it.
+//
+// The level is what every server would carry if all were equally busy, speeds and base times
+// counted. A server above it gives away stretches of queries of its longest documents, since they
+// carry the most work for each byte; a server below takes as much as it lacks, of one document if
+// it can, so that each document's keys travel to few servers. Servers that hold some of
+// the document's keys come first, then those of the same node. Stretches are cut at 128-blocks,
+// from the end of a tile that costs fewer bytes.
+//
+//   balance(epsilon, &draft);
+//
+// Afterwards no server that could give is above (1 + epsilon) times the level by more than one row
+// of tiles, unless the memory cap forbids it. Tiles without a server are placed. One thread.
+#pragma once
+
+#include "planner/tile_draft.h"
+
+namespace longspan {
+
+void balance(double epsilon, TileDraft* draft);
+
+// The border of a tile's queries at which [queries.begin, border) cost `target_s` as nearly as
+// 128-blocks of the document allow; the begin or the end if that is nearer.
+int64_t border_at_cost(const TileDraft& draft, const Tile& tile, double target_s);
+
+}  // namespace longspan

@@ -1,0 +1,22 @@
+// Pass "relay": ranks that received rows pass them on, where their home would send too much.
+//
+// Why: every server that works on a long document needs its keys, and the few homes of that
+// document would send the same rows to all of them: up to 13 times the mean rank's bytes. A
+// receiver that has the rows after the first round sends them to others in a second one. The bytes
+// on the wire stay the same, their peak falls. Queries that several servers work on are relayed
+// likewise. Results take the same ways in reverse and are merged where they meet.
+//
+//   relay_rows(layout, bytes, &plan);      // after route_directly
+//
+// A plan without hot senders is left as it is. Pure; any thread.
+#pragma once
+
+#include "cost/attention_shape.h"
+#include "planner/attention_plan.h"
+
+namespace longspan {
+
+// Needs the plan of route_directly: at most one round in each leg.
+void relay_rows(const TokenLayout& layout, const RowBytes& bytes, AttentionPlan* plan);
+
+}  // namespace longspan

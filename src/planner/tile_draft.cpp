@@ -1,0 +1,160 @@
+#include "planner/tile_draft.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace longspan {
+namespace {
+
+// One task for both, if that covers the same pairs: neighbouring queries that see all keys from
+// the same first one on, or the same queries with neighbouring keys.
+bool join(const Tile& next, AttentionTask* last) {
+  if (last->document != next.document) return false;
+  const bool follows = last->queries.end == next.queries.begin;
+  const bool prefixes = last->keys.end == last->queries.end && next.keys.end == next.queries.end;
+  if (follows && last->keys.begin == next.keys.begin && (prefixes || last->keys == next.keys)) {
+    last->queries.end = next.queries.end;
+    last->keys.end = next.keys.end;
+    return true;
+  }
+  if (last->queries == next.queries && last->keys.end == next.keys.begin) {
+    last->keys.end = next.keys.end;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TileDraft::TileDraft(const TokenLayout& layout, int chunk, Direction direction,
+                     const PlanningCosts& costs)
+    : layout_(&layout),
+      costs_(&costs),
+      chunk_(chunk),
+      direction_(direction),
+      load_s_(static_cast<size_t>(layout.num_ranks()), 0.0) {
+  for (int rank = 0; rank < num_ranks(); ++rank) {
+    for (const DocumentPart& part : layout.document_parts(layout.piece(chunk, rank))) {
+      add({.document = part.document,
+           .home = rank,
+           .server = is_server(rank) ? rank : kUnplaced,
+           .queries = part.positions,
+           .keys = {0, part.positions.end}});
+    }
+  }
+}
+
+double TileDraft::cost_s(const Tile& tile, const Range& queries) const {
+  return cost_s(queries, visible_keys(tile.keys, queries.end));
+}
+
+void TileDraft::change_load(int server, double by_s) {
+  total_s_ += by_s;
+  if (server != kUnplaced) load_s_[static_cast<size_t>(server)] += by_s;
+}
+
+void TileDraft::add(Tile tile) {
+  tile.cost_s = cost_s(tile.queries, tile.keys);
+  change_load(tile.server, tile.cost_s);
+  tiles_.push_back(tile);
+}
+
+void TileDraft::place(size_t idx, int server) {
+  Tile& tile = tiles_[idx];
+  change_load(tile.server, -tile.cost_s);
+  tile.server = server;
+  change_load(server, tile.cost_s);
+}
+
+void TileDraft::reshape(size_t idx, const Range& queries, const Range& keys) {
+  Tile& tile = tiles_[idx];
+  change_load(tile.server, -tile.cost_s);
+  tile.queries = queries;
+  tile.keys = keys;
+  tile.cost_s = cost_s(queries, keys);
+  change_load(tile.server, tile.cost_s);
+}
+
+void TileDraft::replace_document(int32_t document, const std::vector<Tile>& tiles) {
+  std::vector<Tile> before;
+  before.swap(tiles_);
+  for (const Tile& tile : before) {
+    if (tile.document == document) {
+      change_load(tile.server, -tile.cost_s);
+    } else {
+      tiles_.push_back(tile);
+    }
+  }
+  for (const Tile& tile : tiles) add(tile);
+}
+
+void TileDraft::give_queries(size_t idx, const Range& queries, int server) {
+  const Tile whole = tiles_[idx];
+  if (queries == whole.queries) return place(idx, server);
+  const bool at_begin = queries.begin == whole.queries.begin;
+  LONGSPAN_CHECK(whole.queries.contains(queries) && (at_begin || queries.end == whole.queries.end),
+                 "queries ", queries, " of a tile of ", whole.queries);
+  const Range kept =
+      at_begin ? Range{queries.end, whole.queries.end} : Range{whole.queries.begin, queries.begin};
+  Tile given = whole;
+  given.queries = queries;
+  given.keys = visible_keys(whole.keys, queries.end);
+  given.server = server;
+  const Range kept_keys = visible_keys(whole.keys, kept.end);
+  // Queries before the tile's first key see nothing of it and need not be kept or sent.
+  if (kept_keys.empty()) {
+    place(idx, server);
+    reshape(idx, given.queries, given.keys);
+    return;
+  }
+  reshape(idx, kept, kept_keys);
+  if (!given.keys.empty()) add(given);
+}
+
+std::vector<std::vector<size_t>> TileDraft::tiles_by_server() const {
+  std::vector<std::vector<size_t>> indices(load_s_.size());
+  for (size_t idx = 0; idx < tiles_.size(); ++idx) {
+    if (tiles_[idx].server == kUnplaced) continue;
+    indices[static_cast<size_t>(tiles_[idx].server)].push_back(idx);
+  }
+  return indices;
+}
+
+AttentionPlan TileDraft::to_plan() const {
+  AttentionPlan plan{.direction = direction_, .chunk = chunk_};
+  plan.servers.resize(load_s_.size());
+  auto by_server = tiles_by_server();
+  size_t placed = 0;
+  for (size_t server = 0; server < by_server.size(); ++server) {
+    std::vector<size_t>& indices = by_server[server];
+    placed += indices.size();
+    const auto before = [&](size_t one, size_t other) {
+      const Tile& a = tiles_[one];
+      const Tile& b = tiles_[other];
+      if (a.document != b.document) return a.document < b.document;
+      if (a.queries.begin != b.queries.begin) return a.queries.begin < b.queries.begin;
+      return a.keys.begin < b.keys.begin;
+    };
+    if (!std::is_sorted(indices.begin(), indices.end(), before)) {
+      std::sort(indices.begin(), indices.end(), before);
+    }
+    std::vector<AttentionTask>& tasks = plan.servers[server].tasks;
+    tasks.reserve(indices.size());
+    bool last_at_home = false;
+    for (const size_t idx : indices) {
+      const Tile& tile = tiles_[idx];
+      // A tile at home may start before anything arrives; joined with another it would wait.
+      const bool at_home = tile.home == tile.server;
+      const bool alike = at_home == last_at_home;
+      last_at_home = at_home;
+      if (!tasks.empty() && alike && join(tile, &tasks.back())) continue;
+      tasks.push_back({tile.document, tile.queries, tile.keys});
+    }
+  }
+  LONGSPAN_CHECK(placed == tiles_.size(), placed, " of ", tiles_.size(), " tiles are placed");
+  return plan;
+}
+
+}  // namespace longspan

@@ -1,0 +1,88 @@
+// A plan under construction: tiles of attention, each on a server, with their cost.
+//
+// A *tile* is queries x keys of one document, the queries inside one home piece. The passes of the
+// planner (attention_planner.h) cut tiles and move them; rows and rounds follow from the outcome
+// (direct_routing.h). The draft keeps the load of each server, in seconds at speed 1.
+//
+//   TileDraft draft(layout, chunk, Direction::kForward, costs);   // every tile at home
+//   draft.give_queries(tile_idx, {1024, 2048}, 5);                // a stretch of it to server 5
+//
+// One thread.
+#pragma once
+
+#include <vector>
+
+#include "planner/attention_plan.h"
+#include "planner/planning_costs.h"
+
+namespace longspan {
+
+// Of tiles whose home is no server, until a pass places them.
+inline constexpr int kUnplaced = -1;
+
+struct Tile {
+  int32_t document = 0;
+  int home = 0;  // rank of the queries
+  int server = kUnplaced;
+  Range queries;  // document positions
+  Range keys;     // document positions, none beyond the last query
+  double cost_s = 0;
+};
+
+class TileDraft {
+ public:
+  TileDraft(const TokenLayout& layout, int chunk, Direction direction, const PlanningCosts& costs);
+
+  const TokenLayout& layout() const { return *layout_; }
+  int chunk() const { return chunk_; }
+  Direction direction() const { return direction_; }
+  const PlanningCosts& costs() const { return *costs_; }
+  const PassCosts& pass_costs() const { return costs_->pass(direction_); }
+  int num_ranks() const { return layout_->num_ranks(); }
+
+  const std::vector<Tile>& tiles() const { return tiles_; }
+  const Tile& tile(size_t idx) const { return tiles_[idx]; }
+  bool is_server(int rank) const { return costs_->speed[static_cast<size_t>(rank)] > 0; }
+  double load_s(int rank) const { return load_s_[static_cast<size_t>(rank)]; }
+  // Of all tiles, placed or not.
+  double total_s() const { return total_s_; }
+
+  double cost_s(const Range& queries, const Range& keys) const {
+    return pass_costs().attention.task_s(queries, keys);
+  }
+  // Cost of some of a tile's queries, with the keys that they see.
+  double cost_s(const Tile& tile, const Range& queries) const;
+
+  void place(size_t idx, int server);
+  // Cuts `queries`, a stretch at either end of the tile, off and places them; the whole tile if
+  // it is all of it.
+  void give_queries(size_t idx, const Range& queries, int server);
+  // Replaces a tile by its part with these keys; used with add() to cut a tile along its keys.
+  void reshape(size_t idx, const Range& queries, const Range& keys);
+  void add(Tile tile);
+  // Tiles that cover the same pairs in another way.
+  void replace_document(int32_t document, const std::vector<Tile>& tiles);
+
+  // Indices of the tiles of each server, in the order of the draft: [server] -> indices.
+  std::vector<std::vector<size_t>> tiles_by_server() const;
+  // The plan's tasks, neighbours on one server joined. Every tile must be placed.
+  AttentionPlan to_plan() const;
+
+ private:
+  void change_load(int server, double by_s);
+
+  const TokenLayout* layout_;
+  const PlanningCosts* costs_;
+  int chunk_;
+  Direction direction_;
+  std::vector<Tile> tiles_;
+  std::vector<double> load_s_;
+  double total_s_ = 0;
+};
+
+// The part of [0, keys.end) that queries up to `query_end` see.
+inline Range visible_keys(const Range& keys, int64_t query_end) {
+  return {keys.begin, std::max(keys.begin, std::min(keys.end, query_end))};
+}
+
+}  // namespace longspan

@@ -85,13 +85,7 @@ class NeededRows {
       out_.add(home, static_cast<double>(rows.size()) * bytes_.query_out);
       back_.add(home, static_cast<double>(rows.size()) * bytes_.query_back);
     });
-    if (baseline_.exchange == BaselineExchange::kPerTask) {
-      for (const AttentionTask& task : server.tasks) {
-        move_keys({layout_.to_line(task.document, task.keys)}, rank);
-      }
-    } else {
-      move_keys(server.key_rows, rank);
-    }
+    move_keys(server.key_rows, rank);
     out_.flush([&](int home, double bytes) { legs_.enter.add(home, rank, bytes); });
     back_.flush([&](int home, double bytes) { legs_.exit.add(rank, home, bytes); });
   }

@@ -11,7 +11,6 @@
 //
 //   predict_baseline  traffic as the policy itself has it, from its own homes:
 //                       kNeeded  the rows that a server lacks come straight from their homes, once
-//                       kPerTask the same, but keys travel once for each task that moved
 //                       kGather  every rank of a group gets all keys of the group, as an
 //                                all-gather that uses links at their best: each row enters a node
 //                                once, spread over its ranks, and goes round inside it; backward
@@ -36,14 +35,14 @@ struct HomeStretch {
   int rank = 0;
 };
 
-enum class BaselineExchange { kNeeded, kPerTask, kGather };
+enum class BaselineExchange { kNeeded, kGather };
 
 struct Baseline {
   AttentionPlan plan;              // tasks and buffer rows; no transfers
   std::vector<HomeStretch> homes;  // in line order, covering the line
   BaselineExchange exchange = BaselineExchange::kNeeded;
-  int ranks_per_group = 1;  // kGather: ranks [g n, (g + 1) n) share their keys
-  bool keys_stored_per_task = false;
+  int ranks_per_group = 1;            // kGather: ranks [g n, (g + 1) n) share their keys
+  bool keys_stored_per_task = false;  // a copy for each task, not one for each server
 };
 
 // What a policy sees.

@@ -3,9 +3,11 @@
 #include <array>
 #include <functional>
 
+#include "base/error.h"
 #include "baselines/document_policies.h"
 #include "baselines/line_policies.h"
 #include "baselines/published_greedy.h"
+#include "baselines/registry.h"
 #include "planner/home_plan.h"
 #include "planner/plan_verifier.h"
 #include "planner/planner_test_costs.h"
@@ -181,17 +183,6 @@ TEST(Baselines, PublishedGreedyLeavesSurplusOnDonors) {
   }
 }
 
-std::vector<Baseline> all_policies(const BaselineInput& input, const PlanningCosts& costs) {
-  return {contiguous(input),
-          zigzag(input),
-          sorted_blocks(input),
-          chunk_heap(input, 512),
-          per_document_head_tail(input),
-          wlb(input, {}, costs),
-          published_greedy(input, {.epsilon = 0}),
-          published_greedy(input, {.epsilon = 0.1})};
-}
-
 // Any lengths, any number of ranks: the placement covers the batch, and runs as a plan.
 TEST(Baselines, AreValidPlans) {
   for (uint64_t seed = 0; seed < 150; ++seed) {
@@ -203,11 +194,15 @@ TEST(Baselines, AreValidPlans) {
     const TokenLayout layout = even_layout(lengths, static_cast<int>(random.between(1, 9)));
     const PlanningCosts costs = random_costs(random, layout.num_ranks());
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-      for (const Baseline& baseline : all_policies({layout, direction}, costs)) {
-        ASSERT_NO_THROW(verify_plan(layout, runnable_plan(layout, baseline))) << "seed " << seed;
-        const PlanPrediction prediction = predict_baseline(layout, baseline, costs);
-        EXPECT_GE(prediction.max_over_mean, 1 - 1e-12) << "seed " << seed;
-        EXPECT_GE(prediction.makespan_s, prediction.compute_s) << "seed " << seed;
+      for (const std::string& name : baseline_names()) {
+        const auto baseline = make_baseline(name, {.input = {layout, direction}}, costs);
+        ASSERT_EQ(baseline.has_value(), name != "dp");
+        if (!baseline) continue;
+        ASSERT_NO_THROW(verify_plan(layout, runnable_plan(layout, *baseline)))
+            << name << ", seed " << seed;
+        const PlanPrediction prediction = predict_baseline(layout, *baseline, costs);
+        EXPECT_GE(prediction.max_over_mean, 1 - 1e-12) << name << ", seed " << seed;
+        EXPECT_GE(prediction.makespan_s, prediction.compute_s) << name << ", seed " << seed;
       }
     }
   }
@@ -271,6 +266,16 @@ TEST(Baselines, PublishedStoresKeysOncePerTask) {
     most = std::max(most, server.key_copies);
   }
   EXPECT_GE(most, 2);
+}
+
+TEST(Baselines, UnknownNameSaysTheNearest) {
+  try {
+    check_baseline_name("zig-zag");
+    FAIL() << "no error";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("did you mean \"zigzag\""), std::string::npos)
+        << error.what();
+  }
 }
 
 }  // namespace

@@ -163,7 +163,7 @@ class Scheduler {
 }  // namespace
 
 Baseline published_greedy(const BaselineInput& input, const PublishedOptions& options) {
-  Baseline baseline = begin_baseline(input, BaselineExchange::kPerTask);
+  Baseline baseline = begin_baseline(input, BaselineExchange::kNeeded);
   baseline.keys_stored_per_task = true;
   Scheduler scheduler(input, options);
   scheduler.lay_out(&baseline);

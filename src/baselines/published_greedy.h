@@ -7,8 +7,9 @@
 // take the one with the most pairs for each byte, the bytes counted as q query rows and the keys
 // of the whole document; move it whole, or split its inner rows off at any token.
 //
-// Its weaknesses are kept: donors are never checked, so surplus may stay on one of them; keys are
-// sent and stored once for each task; the cost is pairs only; cuts fall anywhere.
+// Its weaknesses are kept: donors are never checked, so surplus may stay on one of them; a server
+// stores keys once for each task; keys that a receiver has already count in the score of a move;
+// the cost is pairs only; cuts fall anywhere.
 //
 // Documents of odd length, which it refuses, have a middle row without mirror image here.
 // Pure; any thread.
@@ -20,8 +21,8 @@ namespace longspan {
 
 struct PublishedOptions {
   double epsilon = 0.1;
-  // Of a query row (out and back) and of a key row, in the score of a move.
-  double query_bytes = 4;
+  // Of a query row and of a key row, in the score of a move.
+  double query_bytes = 2;
   double key_bytes = 1;
 };
 

@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   longspan::VerbRunner run;
   longspan::add_train(app, run);
+  longspan::add_plan(app, run);
   longspan::add_eval(app, run);
   longspan::add_data(app, run);
   longspan::add_export(app, run);

@@ -20,6 +20,7 @@ namespace longspan {
 using VerbRunner = std::function<int()>;
 
 void add_train(CLI::App& app, VerbRunner& run);
+void add_plan(CLI::App& app, VerbRunner& run);
 void add_eval(CLI::App& app, VerbRunner& run);
 void add_data(CLI::App& app, VerbRunner& run);
 void add_export(CLI::App& app, VerbRunner& run);

@@ -202,28 +202,28 @@ TEST_F(PlanReport, ExplainsAndDraws) {
   EXPECT_EQ(boxes, tasks);
 }
 
-// Chunks, dedicated servers and measured links of a run.
+// Two chunks and a dedicated server.
 TEST_F(PlanReport, RunIsPlannedWithItsChunksAndServers) {
-  RunConfig config;
-  config.layout.ranks = 3;
-  config.layout.chunks = 2;
-  config.attention.dedicated = 1;
+  PlanningCosts costs = pair_costs({.query_heads = 4, .key_width = 64}, 1e12, 1e9, 3);
+  costs.speed = {0, 0, 1};
+  const RunPlanning run{.model = preset_spec("llama_tiny"),
+                        .profile = "built-in",
+                        .chunks = 2,
+                        .token_shares = {1, 1, 0},
+                        .costs = costs};
   Packer packer({4000, 300, 2000, 1500}, {.seed = 1, .micro_batch_tokens = 4096});
-  const PlanRequest request =
-      make_run_request(config, preset_spec("llama_tiny"), packed_batches(packer, 2), {});
-  EXPECT_EQ(request.token_shares, (std::vector<double>{1, 1, 0}));
-  EXPECT_EQ(request.speeds, (std::vector<double>{0, 0, 1}));
-  const PlanStudy study = study_plans(request);
+  const PlanStudy study = study_plans(make_run_request(run, packed_batches(packer, 2), {}));
+  EXPECT_EQ(study.example.layout.num_chunks(), 2);
   EXPECT_EQ(study.example.forward.plan.servers[0].tasks.size(), 0U);
-  EXPECT_GT(study.ours.forward.makespan_s, 0);
-  EXPECT_NE(error_of([&] {
-              PlanOptions options;
-              options.baselines = {"zigzag"};
-              study_plans(make_run_request(config, preset_spec("llama_tiny"),
-                                           packed_batches(packer, 1), options));
-            }).find("chunks=1"),
-            std::string::npos);
-  EXPECT_NE(error_of([&] { check_run_options({.servers = 4}); }), "");
+  EXPECT_GT(study.ours.forward.send_bytes_max, 0);
+  EXPECT_EQ(study.example.costs.forward.window.enter_s, 0);
+  PlanOptions options;
+  options.baselines = {"zigzag"};
+  const auto compare = [&] {
+    study_plans(make_run_request(run, packed_batches(packer, 1), options));
+  };
+  EXPECT_NE(error_of(compare).find("chunks=1"), std::string::npos);
+  EXPECT_NE(error_of([&] { make_run_request(run, {}, {.servers = 4}); }), "");
 }
 
 }  // namespace

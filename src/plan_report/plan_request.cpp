@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/narrow.h"
 #include "base/nearest_name.h"
 #include "baselines/registry.h"
 #include "spec/hf_config.h"
@@ -75,29 +74,6 @@ TokenGrid grid_of(const PlanOptions& options) {
   return grid;
 }
 
-struct ServerProfile {
-  ClusterSpec cluster;
-  DeviceProfile profile;
-};
-
-// `attention.profile` of a run: the cluster's own, a built-in one by name, or a file. A measured
-// machine brings its own links unless a cluster was asked for.
-ServerProfile run_profile(const std::string& profile, const std::string& cluster) {
-  ServerProfile found;
-  if (profile == "built-in") {
-    found.cluster = find_cluster(cluster.empty() ? "laptop" : cluster);
-    found.profile = device_profile(found.cluster.device);
-    return found;
-  }
-  const std::vector<std::string> names = device_profile_names();
-  const bool known = std::find(names.begin(), names.end(), profile) != names.end();
-  found.profile = known ? device_profile(profile) : read_device_profile(profile);
-  found.cluster = cluster.empty() && found.profile.link
-                      ? single_node(found.profile)
-                      : find_cluster(cluster.empty() ? "laptop" : cluster);
-  return found;
-}
-
 }  // namespace
 
 PlanRequest make_request(const PlanOptions& options) {
@@ -133,35 +109,28 @@ int64_t num_batches(const PlanOptions& options, int64_t otherwise) {
 
 void check_run_options(const PlanOptions& options) {
   if (options.lengths.empty() && options.stream.empty() && options.servers == 0 &&
-      options.tokens_per_rank.empty() && options.model.empty() && options.gpus_per_server == 1) {
+      options.tokens_per_rank.empty() && options.model.empty() && options.cluster.empty() &&
+      options.gpus_per_server == 1) {
     return;
   }
   throw UserError(
-      "documents, servers, tokens and model of a run are those of its file; leave the file out to "
-      "plan --lengths or --stream with --servers, --tokens-per-rank and --model");
+      "documents, servers, tokens, model and costs of a run are those of its file; leave the file "
+      "out to plan --lengths or --stream with --servers, --tokens-per-rank, --model, --cluster");
 }
 
-PlanRequest make_run_request(const RunConfig& config, const ModelSpec& model,
-                             std::vector<LengthBatch> batches, const PlanOptions& options) {
+PlanRequest make_run_request(const RunPlanning& run, std::vector<LengthBatch> batches,
+                             const PlanOptions& options) {
   check_run_options(options);
-  const ServerProfile found = run_profile(config.attention.profile, options.cluster);
   PlanRequest request;
-  request.title = text("first micro-batches of ", config.batch.micro_batch_tokens, " tokens");
-  request.target = {.model = model,
-                    .value_bytes = config.model.dtype == "float64" ? 8 : 4,
-                    .cluster = found.cluster,
-                    .profile = found.profile,
-                    .overlap = false};
-  request.chunks = narrow<int>(config.layout.chunks);
-  const auto ranks = static_cast<size_t>(config.layout.ranks);
-  const auto dedicated = static_cast<size_t>(config.attention.dedicated);
-  request.token_shares.assign(ranks, 1.0);
-  request.speeds.assign(ranks, dedicated > 0 ? 0.0 : 1.0);
-  for (size_t rank = ranks - dedicated; rank < ranks; ++rank) {
-    request.token_shares[rank] = 0.0;
-    request.speeds[rank] = 1.0;
-  }
-  request.planner.epsilon = config.attention.epsilon;
+  request.title = "first micro-batches of the run";
+  request.target.model = run.model;
+  request.target.cluster.name = "of the run";
+  request.target.profile = {.name = run.profile, .source = "attention.profile"};
+  request.chunks = run.chunks;
+  request.token_shares = run.token_shares;
+  request.speeds = run.costs.speed;
+  request.costs = run.costs;
+  request.planner = run.planner;
   request.baselines = chosen_baselines(options);
   request.batches = std::move(batches);
   return request;

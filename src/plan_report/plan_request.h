@@ -2,7 +2,7 @@
 //
 //   PlanRequest request = make_request({.stream = "pretrain:512K", .servers = "32",
 //                                       .tokens_per_rank = "128K"});
-//   PlanRequest request = make_run_request(config, model, packed_batches(packer, 4), options);
+//   PlanRequest request = make_run_request(run, packed_batches(packer, 4), options);
 //
 // UserError for whatever is wrong or missing, with the nearest name where one was mistyped.
 // Reads files; any thread.
@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "config/run_config.h"
 #include "plan_report/plan_study.h"
 
 namespace longspan {
@@ -25,7 +24,7 @@ struct PlanOptions {
   std::string model;  // preset or folder; empty: llama-8b
   int64_t gpus_per_server = 1;
   int64_t batches = 0;  // 0: one of a file, eight of a stream, four of a run
-  std::string cluster;  // empty: h200-50, of a run laptop
+  std::string cluster;  // empty: h200-50
   std::vector<std::string> baselines;
   bool all_baselines = false;
   bool no_overlap = false;
@@ -37,12 +36,21 @@ PlanRequest make_request(const PlanOptions& options);
 // `options.batches`, or `otherwise` if the user gave none.
 int64_t num_batches(const PlanOptions& options, int64_t otherwise);
 
+// How a run plans its micro-batches (train/run_setup.h).
+struct RunPlanning {
+  ModelSpec model;
+  std::string profile;
+  int chunks = 1;
+  std::vector<double> token_shares;
+  PlanningCosts costs;
+  AttentionPlannerOptions planner;
+};
+
 // UserError if an option says what a run's file says.
 void check_run_options(const PlanOptions& options);
 
-// Servers, tokens and chunks are those of the run; `batches` are its first micro-batches
-// (packed_batches). Runs do not overlap exchange with other work yet, so windows are 0.
-PlanRequest make_run_request(const RunConfig& config, const ModelSpec& model,
-                             std::vector<LengthBatch> batches, const PlanOptions& options);
+// `batches` are the run's first micro-batches (packed_batches).
+PlanRequest make_run_request(const RunPlanning& run, std::vector<LengthBatch> batches,
+                             const PlanOptions& options);
 
 }  // namespace longspan

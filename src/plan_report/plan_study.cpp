@@ -45,7 +45,9 @@ class Study {
     TokenLayout layout = TokenLayout::make(
         batch.lengths, {.chunks = request_.chunks, .shares = request_.token_shares});
     const PlanningCosts costs =
-        planning_costs(request_.target, request_.speeds, tokens_per_server(request_, layout));
+        request_.costs
+            ? *request_.costs
+            : planning_costs(request_.target, request_.speeds, tokens_per_server(request_, layout));
     for (int chunk = 0; chunk < layout.num_chunks(); ++chunk) {
       PlannedAttention forward = plan(layout, chunk, Direction::kForward, costs);
       PlannedAttention backward = plan(layout, chunk, Direction::kBackward, costs);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,8 @@ struct PlanRequest {
   int chunks = 1;
   std::vector<double> token_shares;  // of each server; 0 for a dedicated one
   std::vector<double> speeds;        // 0 for ranks that are no servers
+  // As a run has them; else those of the target.
+  std::optional<PlanningCosts> costs = {};
   AttentionPlannerOptions planner;
   std::vector<std::string> baselines;
 };

@@ -11,6 +11,7 @@
 #include "planner/launch_groups.h"
 #include "planner/pass_balance.h"
 #include "planner/pass_bands.h"
+#include "planner/pass_refine.h"
 #include "planner/pass_tiles.h"
 #include "planner/relay.h"
 #include "planner/tile_draft.h"
@@ -23,7 +24,13 @@ using Clock = std::chrono::steady_clock;
 // Tolerances to try where the exchange shows: moving less costs balance and saves bytes.
 constexpr double kWiderTolerances[] = {0.02, 0.05, 0.1, 0.2, 0.4, 0.8};
 
+// A small plan this near to the lower bound is good enough.
+constexpr double kNearBound = 0.02;
+// Drafts that may be judged to refine one plan: some ten milliseconds.
+constexpr int kMaxTrials = 800;
+
 struct Candidate {
+  TileDraft draft;
   AttentionPlan plan;
   PlanPrediction prediction;
 
@@ -42,6 +49,7 @@ class Planner {
       if (best.is_exposed()) try_cheaper_exchange(&best);
       prefer_home(&best);
     }
+    if (options_.passes.refine && is_small(best.draft)) refine_small(&best);
     return {std::move(best.plan), std::move(best.prediction), times_};
   }
 
@@ -70,11 +78,12 @@ class Planner {
         if (share_keys(&draft) && passes.balance) balance(epsilon, &draft);
       });
     }
-    return routed(draft, passes.relay);
+    return routed(std::move(draft), passes.relay);
   }
 
-  Candidate routed(const TileDraft& draft, bool relay) {
-    Candidate candidate;
+  Candidate routed(TileDraft tiles, bool relay) {
+    Candidate candidate{std::move(tiles), {}, {}};
+    const TileDraft& draft = candidate.draft;
     timed("route", [&] {
       candidate.plan = draft.to_plan();
       route_directly(layout_, &candidate.plan);
@@ -122,8 +131,36 @@ class Planner {
     }
     // The home plan's makespan is at least that: no need to look closer.
     if (best->prediction.makespan_s < busiest_s) return;
-    Candidate home = routed(home_, options_.passes.relay);
-    if (home.prediction.makespan_s <= best->prediction.makespan_s) *best = std::move(home);
+    for (const bool relay : {false, true}) {
+      if (relay && !options_.passes.relay) continue;
+      Candidate home = routed(home_, relay);
+      if (home.prediction.makespan_s <= best->prediction.makespan_s) *best = std::move(home);
+    }
+  }
+
+  // Move by move from several beginnings, since each ends where no single move helps: the best plan
+  // so far, the home plan, and everything on one server.
+  void refine_small(Candidate* best) {
+    const double bound_s = lower_bound_s(layout_, home_.chunk(), home_.direction(), costs_);
+    const auto is_near_bound = [&] {
+      return best->prediction.makespan_s <= (1 + kNearBound) * bound_s;
+    };
+    const auto makespan_of = [&](const TileDraft& trial) {
+      return routed(trial, /*relay=*/false).prediction.makespan_s;
+    };
+    std::vector<TileDraft> beginnings = {best->draft};
+    if (!home_is_incomplete()) beginnings.push_back(home_);
+    for (int rank = 0; rank < layout_.num_ranks(); ++rank) {
+      if (!home_.is_server(rank)) continue;
+      beginnings.push_back(home_);
+      for (size_t idx = 0; idx < home_.tiles().size(); ++idx) beginnings.back().place(idx, rank);
+    }
+    int trials = kMaxTrials;
+    for (TileDraft& draft : beginnings) {
+      if (trials <= 0 || is_near_bound()) return;
+      refine(makespan_of, &trials, &draft);
+      keep_better(routed(std::move(draft), /*relay=*/false), best);
+    }
   }
 
   const TokenLayout& layout_;

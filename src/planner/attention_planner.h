@@ -11,7 +11,9 @@
 //   tiles       neighbouring shards of one document share their keys' fetch, if that saves bytes
 //   route       rows and rounds of the two legs, launch groups, buffer rows
 //   relay       hot senders: ranks that received keys pass them on
+//   launch      launches that fill the device
 //   choose      the cheapest of the candidates; never worse than the home plan
+//   refine      a plan of few tiles improved tile by tile
 //
 //   PlannedAttention planned = plan_attention(layout, chunk, Direction::kForward, costs);
 //   run(planned.plan);
@@ -36,6 +38,7 @@ struct PassSwitches {
   bool tiles = true;
   bool relay = true;
   bool choose = true;
+  bool refine = true;
 };
 
 struct AttentionPlannerOptions {

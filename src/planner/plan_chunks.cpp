@@ -13,11 +13,14 @@ constexpr bool kAlwaysVerify = false;
 
 }  // namespace
 
-std::vector<ChunkPlans> plan_chunks(const TokenLayout& layout, const PlanChunksOptions& options) {
+std::vector<ChunkPlans> plan_chunks(const TokenLayout& layout, const PlanningCosts& costs,
+                                    const PlanChunksOptions& options) {
+  const auto plan = [&](int chunk, Direction direction) {
+    return plan_attention(layout, chunk, direction, costs, options.planner).plan;
+  };
   std::vector<ChunkPlans> plans;
   for (int chunk = 0; chunk < layout.num_chunks(); ++chunk) {
-    plans.push_back({balanced_plan(layout, chunk, Direction::kForward, options.planner),
-                     balanced_plan(layout, chunk, Direction::kBackward, options.planner)});
+    plans.push_back({plan(chunk, Direction::kForward), plan(chunk, Direction::kBackward)});
   }
   if (kAlwaysVerify || options.verify) {
     // The planner declares no rows resident, so bands do not matter.

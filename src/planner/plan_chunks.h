@@ -1,7 +1,7 @@
 // The plans of a whole micro-batch: both directions of every chunk.
 //
-//   const std::vector<ChunkPlans> plans = plan_chunks(layout, {.planner = {.epsilon = 0.05}});
-//   run_attention(layout, plans[chunk].forward, ...);
+//   const std::vector<ChunkPlans> plans = plan_chunks(layout, costs, {.planner = {.epsilon =
+//   0.05}}); run_attention(layout, plans[chunk].forward, ...);
 //
 // Each plan is verified if asked for, and always in builds with LONGSPAN_VERIFY (debug builds).
 // Pure; any thread.
@@ -9,16 +9,16 @@
 
 #include <vector>
 
-#include "planner/attention_plan.h"
-#include "planner/balanced_planner.h"
+#include "planner/attention_planner.h"
 
 namespace longspan {
 
 struct PlanChunksOptions {
-  PlannerOptions planner;
+  AttentionPlannerOptions planner;
   bool verify = false;
 };
 
-std::vector<ChunkPlans> plan_chunks(const TokenLayout& layout, const PlanChunksOptions& options);
+std::vector<ChunkPlans> plan_chunks(const TokenLayout& layout, const PlanningCosts& costs,
+                                    const PlanChunksOptions& options);
 
 }  // namespace longspan

@@ -1,7 +1,7 @@
 #include "planner/plan_summary.h"
 
+#include "base/check.h"
 #include "cost/charged_pairs.h"
-#include "planner/balanced_planner.h"
 
 namespace longspan {
 namespace {
@@ -48,7 +48,10 @@ void count_rows(const Transfer& transfer, RowCounts* counts) {
 
 PlanSummary summarize(const TokenLayout& layout, const AttentionPlan& plan,
                       const std::vector<double>& server_speed) {
-  const auto speeds = server_speeds({.server_speed = server_speed}, layout.num_ranks());
+  const auto ranks = static_cast<size_t>(layout.num_ranks());
+  const auto speeds = server_speed.empty() ? std::vector<double>(ranks, 1.0) : server_speed;
+  LONGSPAN_CHECK(speeds.size() == ranks, "speeds of ", speeds.size(), " servers for ", ranks,
+                 " ranks");
   PlanSummary summary;
   std::vector<int64_t> loads;
   for (const ServerPlan& server : plan.servers) {

@@ -45,7 +45,7 @@ struct PlanSummary {
   double home_imbalance = 1;
 };
 
-// `server_speed` as in PlannerOptions.
+// `server_speed` as in PlanningCosts; empty: all ranks have speed 1.
 PlanSummary summarize(const TokenLayout& layout, const AttentionPlan& plan,
                       const std::vector<double>& server_speed = {});
 

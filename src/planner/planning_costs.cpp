@@ -44,6 +44,11 @@ PlanningCosts pair_costs(const AttentionShape& shape, double flops_per_s, double
   return assemble(shape, rates, rates, {1, link, link}, num_ranks);
 }
 
+PlanningCosts alike_costs(int num_ranks) {
+  constexpr double kNoLimit = 1e18;
+  return pair_costs({}, 1e9, kNoLimit, num_ranks);
+}
+
 void check_costs(const PlanningCosts& costs, int num_ranks) {
   const auto ranks = static_cast<size_t>(num_ranks);
   LONGSPAN_CHECK(costs.speed.size() == ranks, "speeds of ", costs.speed.size(), " servers for ",

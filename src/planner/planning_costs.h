@@ -4,7 +4,7 @@
 //   costs.forward.window = {.enter_s = 0.004, .exit_s = 0.004};   // hidden under other work
 //   predict(layout, plan, costs).makespan_s                       // plan_prediction.h
 //
-// Without a profile at hand, pair_costs() charges pairs at one rate and links nothing. Values;
+// Without a profile at hand, alike_costs() charges pairs at one rate and links nothing. Values;
 // immutable while a planner runs; any thread.
 #pragma once
 
@@ -56,6 +56,9 @@ PlanningCosts uniform_costs(const AttentionShape& shape, const DeviceProfile& pr
 // One rate for all shapes, no overheads, links of one class.
 PlanningCosts pair_costs(const AttentionShape& shape, double flops_per_s, double link_bytes_per_s,
                          int num_ranks);
+
+// Pairs cost the same everywhere and links nothing: plans that are balanced and no more.
+PlanningCosts alike_costs(int num_ranks);
 
 // InternalError unless there is one speed (and base time) for each rank, none negative, at least
 // one speed positive.

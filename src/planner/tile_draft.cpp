@@ -90,6 +90,13 @@ void TileDraft::replace_document(int32_t document, const std::vector<Tile>& tile
   for (const Tile& tile : tiles) add(tile);
 }
 
+void TileDraft::replace_all(const std::vector<Tile>& tiles) {
+  tiles_.clear();
+  load_s_.assign(load_s_.size(), 0.0);
+  total_s_ = 0;
+  for (const Tile& tile : tiles) add(tile);
+}
+
 void TileDraft::give_queries(size_t idx, const Range& queries, int server) {
   const Tile whole = tiles_[idx];
   if (queries == whole.queries) return place(idx, server);

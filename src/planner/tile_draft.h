@@ -62,6 +62,7 @@ class TileDraft {
   void add(Tile tile);
   // Tiles that cover the same pairs in another way.
   void replace_document(int32_t document, const std::vector<Tile>& tiles);
+  void replace_all(const std::vector<Tile>& tiles);
 
   // Indices of the tiles of each server, in the order of the draft: [server] -> indices.
   std::vector<std::vector<size_t>> tiles_by_server() const;

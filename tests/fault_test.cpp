@@ -62,7 +62,7 @@ std::vector<PlannedMicroBatch> make_batches(const ModelSpec& spec) {
   }
   StepPlannerOptions options{.chunks = 2};
   options.token_shares.assign(kRanks, 1.0);
-  options.planner.server_speed.assign(kRanks, 1.0);
+  options.costs = alike_costs(kRanks);
   std::vector<PlannedMicroBatch> batches;
   batches.push_back(plan_micro_batch(
       materialize(MemorySource(std::move(contents)), packed, {.vocabulary_size = spec.vocab_size}),

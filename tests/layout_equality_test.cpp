@@ -148,14 +148,26 @@ std::vector<ChunkPlans> other_plans(const Case& c, const TokenLayout& layout) {
   return plans;
 }
 
+// Links of many speeds, so that plans of many kinds come out: at home, balanced, keys shared, in
+// bands, relayed.
+PlanningCosts planning_costs(const Case& c, const ModelSpec& spec) {
+  const AttentionShape shape{.query_heads = spec.num_query_heads,
+                             .key_heads = spec.num_kv_heads,
+                             .key_width = spec.head_dim,
+                             .value_width = spec.head_dim};
+  const double link_bytes_per_s = 1e6 * static_cast<double>(int64_t{1} << (c.seed % 12));
+  return pair_costs(shape, 1e9, link_bytes_per_s, c.ranks);
+}
+
 std::vector<PlannedMicroBatch> make_batches(const Case& c, const ModelSpec& spec) {
   RandomStream random(c.seed, "batches");
   StepPlannerOptions options{.chunks = c.chunks};
   options.token_shares.assign(static_cast<size_t>(c.ranks), 1.0);
-  options.planner.server_speed.assign(static_cast<size_t>(c.ranks), c.dedicated > 0 ? 0.0 : 1.0);
+  options.costs = planning_costs(c, spec);
+  options.costs.speed.assign(static_cast<size_t>(c.ranks), c.dedicated > 0 ? 0.0 : 1.0);
   for (int server = c.ranks - c.dedicated; server < c.ranks; ++server) {
     options.token_shares[static_cast<size_t>(server)] = 0.0;
-    options.planner.server_speed[static_cast<size_t>(server)] = 1.0;
+    options.costs.speed[static_cast<size_t>(server)] = 1.0;
   }
   std::vector<PlannedMicroBatch> batches;
   for (int idx = 0; idx < c.micro_batches; ++idx) {

@@ -61,6 +61,7 @@ Found probe(const ProbeArguments& arguments) {
   const bool float64 = arguments.dtype == "float64";
   StepPlannerOptions planner{.chunks = arguments.chunks};
   planner.token_shares.assign(static_cast<size_t>(arguments.ranks), 1.0);
+  planner.costs = alike_costs(arguments.ranks);
   std::vector<PlannedMicroBatch> batches;
   batches.push_back(
       plan_micro_batch(one_micro_batch(arguments.documents, spec.vocab_size), planner));

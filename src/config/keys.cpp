@@ -218,9 +218,8 @@ std::vector<Row> attention_rows() {
           .at_least(0)
           .at_most(1),
       LONGSPAN_KEY(attention.profile,
-                   "Which times of kernels and links the planner balances by; the built-in ones "
-                   "are the only ones so far.")
-          .one_of({"built-in"}),
+                   "Which times of kernels and links the planner balances by: built-in, the name "
+                   "of a built-in profile, or a file that `longspan profile` wrote."),
   };
 }
 

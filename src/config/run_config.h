@@ -66,7 +66,7 @@ struct LayoutConfig {
 struct AttentionConfig {
   std::string servers = "in-place";
   int64_t dedicated = 0;
-  double epsilon = 0.05;
+  double epsilon = 0.01;
   std::string profile = "built-in";
 };
 

@@ -1,5 +1,7 @@
 #include "train/run_setup.h"
 
+#include <filesystem>
+
 #include "base/error.h"
 #include "base/narrow.h"
 #include "data/check_disjoint.h"
@@ -43,6 +45,25 @@ std::shared_ptr<const DocumentSource> open(const std::vector<std::string>& patte
   return source;
 }
 
+DeviceProfile attention_profile(const std::string& name) {
+  if (name == "built-in") return device_profile("laptop_cpu");
+  return std::filesystem::exists(name) ? read_device_profile(name) : device_profile(name);
+}
+
+// The ranks are taken for those of one machine.
+PlanningCosts planning_costs(const RunConfig& config, const ModelSpec& spec) {
+  const DeviceProfile profile = attention_profile(config.attention.profile);
+  const int64_t value_bytes = config.model.dtype == "float64" ? 8 : 4;
+  const AttentionShape shape{.query_heads = spec.num_query_heads,
+                             .key_heads = spec.num_kv_heads,
+                             .key_width = spec.head_dim,
+                             .value_width = spec.head_dim,
+                             .value_bytes = value_bytes,
+                             .accumulator_bytes = value_bytes};
+  return uniform_costs(shape, profile, server_links(single_node(profile), 1),
+                       narrow<int>(config.layout.ranks));
+}
+
 StepPlannerOptions planner_options(const RunConfig& config, const ModelSpec& spec) {
   const auto ranks = static_cast<size_t>(config.layout.ranks);
   const auto dedicated = static_cast<size_t>(config.attention.dedicated);
@@ -56,13 +77,13 @@ StepPlannerOptions planner_options(const RunConfig& config, const ModelSpec& spe
   // Dedicated servers are the last ranks; then only they run attention, and only the others hold
   // tokens.
   options.token_shares.assign(ranks, 1.0);
-  options.planner.server_speed.assign(ranks, dedicated > 0 ? 0.0 : 1.0);
+  options.costs = planning_costs(config, spec);
+  options.costs.speed.assign(ranks, dedicated > 0 ? 0.0 : 1.0);
   for (size_t rank = ranks - dedicated; rank < ranks; ++rank) {
     options.token_shares[rank] = 0.0;
-    options.planner.server_speed[rank] = 1.0;
+    options.costs.speed[rank] = 1.0;
   }
   options.planner.epsilon = config.attention.epsilon;
-  options.planner.query_to_key_width = static_cast<double>(spec.query_heads_per_kv_head());
   return options;
 }
 

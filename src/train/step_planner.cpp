@@ -23,8 +23,7 @@ constexpr int64_t kKeptSteps = 3;
 void add_balance(const PlannedMicroBatch& batch, const StepPlannerOptions& options,
                  PlannedStep* step) {
   for (const ChunkPlans& plans : batch.plans) {
-    const PlanSummary summary =
-        summarize(batch.layout, plans.forward, options.planner.server_speed);
+    const PlanSummary summary = summarize(batch.layout, plans.forward, options.costs.speed);
     step->imbalance = std::max(step->imbalance, summary.imbalance);
     step->home_imbalance = std::max(step->home_imbalance, summary.home_imbalance);
     for (const ServerSummary& server : summary.servers) {
@@ -43,7 +42,7 @@ PlannedMicroBatch plan_micro_batch(MicroBatch data, const StepPlannerOptions& op
   }
   TokenLayout layout =
       TokenLayout::make(lengths, {.chunks = options.chunks, .shares = options.token_shares});
-  auto plans = plan_chunks(layout, {.planner = options.planner});
+  auto plans = plan_chunks(layout, options.costs, {.planner = options.planner});
   return {std::move(data), std::move(layout), std::move(plans)};
 }
 

@@ -27,7 +27,7 @@
 #include "data/packer.h"
 #include "layout/token_layout.h"
 #include "planner/attention_plan.h"
-#include "planner/balanced_planner.h"
+#include "planner/attention_planner.h"
 
 namespace longspan {
 
@@ -61,9 +61,11 @@ struct StepPlannerOptions {
   int64_t micro_batches_per_step = 1;
   int64_t vocabulary_size = 0;
   int chunks = 1;
-  // Token share of each rank; a dedicated server has share 0, and its clients speed 0 in `planner`.
+  // Token share of each rank; a dedicated server has share 0, and its clients speed 0 in `costs`.
   std::vector<double> token_shares = {1.0};
-  PlannerOptions planner;
+  // What tasks and exchange cost; as it stands, one rank that is alone.
+  PlanningCosts costs = alike_costs(1);
+  AttentionPlannerOptions planner;
 };
 
 // Lays a micro-batch out and plans it; verifies the plans in debug builds (LONGSPAN_VERIFY).

@@ -247,7 +247,7 @@ class RankTrainer {
     if (config_.output.hf_export_at_end) export_final();
     if (!log_) return;
     std::optional<PlanBalance> balance;
-    if (planned_) balance = plan_balance(*planned_, setup_.planner.planner.server_speed);
+    if (planned_) balance = plan_balance(*planned_, setup_.planner.costs.speed);
     if (config_.output.report && planned_) log_->write_report(balance);
     log_->summary(step_path(config_.output.folder, progress_.step).string(), balance);
   }

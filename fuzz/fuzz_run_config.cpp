@@ -22,8 +22,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   try {
     const LoadedConfig loaded = parse_run_config(content.substr(0, end), "input", overrides);
-    const LoadedConfig again = parse_run_config(loaded.annotated_toml(), "printed");
-    LONGSPAN_CHECK(again.toml() == loaded.toml(), loaded.toml());
+    const LoadedConfig saved = parse_run_config(loaded.toml(), "saved");
+    LONGSPAN_CHECK(saved.toml() == loaded.toml(), loaded.toml());
+    const LoadedConfig printed = parse_run_config(loaded.annotated_toml(), "printed");
+    for (size_t idx = 0; idx < loaded.settings.size(); ++idx) {
+      const Setting& setting = loaded.settings[idx];
+      LONGSPAN_CHECK(saved.settings[idx].value == setting.value, setting.key->name);
+      LONGSPAN_CHECK(printed.settings[idx].value == setting.value, setting.key->name);
+    }
   } catch (const UserError&) {
   }
   return 0;

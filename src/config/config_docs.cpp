@@ -19,7 +19,9 @@ constexpr const char* kIntroduction =
     "  effect is an error that names the file and line, or the override.\n"
     "- `\"auto\"` is replaced by the choice in its row; `--print-config` shows every value with\n"
     "  where it came from, and for `auto` the reason. What it prints is valid TOML.\n"
-    "- The resolved configuration is saved in the output folder and in every checkpoint.\n"
+    "- The resolved configuration is saved in the output folder and in every checkpoint. Only\n"
+    "  `layout.threads_per_rank` stays `\"auto\"` there, so that the saved text and its hash are\n"
+    "  the same on every machine.\n"
     "- Relative paths are relative to the current directory, not to the file.\n"
     "- No environment variable changes a run, except those by which a launcher tells ranks "
     "apart.\n";

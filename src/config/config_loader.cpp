@@ -179,6 +179,7 @@ class Loader {
       AutoChoice choice = setting.key->automatic(loaded_.config, around_);
       setting.value = std::move(choice.value);
       setting.origin = "auto: " + choice.reason;
+      setting.is_auto = true;
       setting.key->set(loaded_.config, setting.value);
     }
     check_contradictions(loaded_, around_);
@@ -216,7 +217,9 @@ std::string write_toml(const LoadedConfig& loaded, bool annotate) {
       section = section_of(name);
       result += (result.empty() ? "[" : "\n[") + section + "]\n";
     }
-    std::string line = name.substr(section.size() + 1) + " = " + toml_text(setting.value);
+    const bool keep_auto = !annotate && setting.is_auto && setting.key->of_machine;
+    const std::string value = keep_auto ? toml_quoted("auto") : toml_text(setting.value);
+    std::string line = name.substr(section.size() + 1) + " = " + value;
     if (annotate) {
       constexpr size_t kCommentColumn = 44;
       line.resize(std::max(line.size() + 2, kCommentColumn), ' ');

@@ -30,13 +30,17 @@ struct Setting {
   std::string origin;
   // Whether the file or the command line gave a value (not "auto").
   bool explicit_value = false;
+  // Whether the value is the choice of the key's rule.
+  bool is_auto = false;
 };
 
 struct LoadedConfig {
   RunConfig config;
   std::vector<Setting> settings;  // in the order of config_keys()
 
-  // The resolved configuration as TOML, without and with the origins as comments.
+  // The resolved configuration as TOML, for files and for people. Files keep "auto" for what goes
+  // by the machine (layout.threads_per_rank): the same run on another machine has the same text.
+  // People get every value, with its origin as a comment.
   std::string toml() const;
   std::string annotated_toml() const;
   // Fingerprint of toml(), 16 hexadecimal digits.

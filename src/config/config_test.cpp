@@ -230,7 +230,7 @@ TEST(ConfigLoader, PrintedTextLoadsToTheSame) {
       "[data]\ntrain = [\"tab\\there\", \"quote\\\" \\\\ \\u0001 \u00e9\"]\n"
       "[layout]\nranks = 6\nchunks = 4\nstored_mode = \"context_only\"\n"
       "[attention]\ndedicated = 2\nepsilon = 0\n[optimizer]\nlr = 1.25e-5\n",
-      {"--optimizer.eps=1e-15"}, {0, 12});
+      {"--optimizer.eps=1e-15", "--layout.threads_per_rank=3"}, {0, 12});
   const LoadedConfig plain = parse_run_config(loaded.toml(), "saved.toml");
   EXPECT_EQ(plain.toml(), loaded.toml());
   EXPECT_EQ(plain.hash(), loaded.hash());
@@ -243,6 +243,18 @@ TEST(ConfigLoader, PrintedTextLoadsToTheSame) {
 
   EXPECT_EQ(loaded.hash().size(), 16U);
   EXPECT_NE(parse("", {"--optimizer.lr=1"}).hash(), parse("").hash());
+}
+
+TEST(ConfigLoader, SavedTextAndHashAreThoseOfAnyMachine) {
+  const LoadedConfig small = parse("", {}, {0, 2});
+  const LoadedConfig large = parse("", {}, {0, 64});
+  EXPECT_EQ(large.config.layout.threads_per_rank, 64);
+  EXPECT_EQ(small.toml(), large.toml());
+  EXPECT_EQ(small.hash(), large.hash());
+  EXPECT_NE(large.toml().find("threads_per_rank = \"auto\"\n"), std::string::npos);
+  EXPECT_NE(large.annotated_toml().find("threads_per_rank = 64 "), std::string::npos);
+  // What was asked for counts.
+  EXPECT_NE(parse("", {"--layout.threads_per_rank=2"}, {0, 2}).hash(), small.hash());
 }
 
 TEST(ConfigLoader, TrainingNeedsDocuments) {

@@ -48,6 +48,10 @@ struct Row {
     key.automatic_doc = std::move(in_words);
     return *this;
   }
+  Row& of_machine() {
+    key.of_machine = true;
+    return *this;
+  }
 };
 
 template <typename Field>
@@ -136,8 +140,8 @@ std::vector<Row> model_rows() {
 
 std::vector<Row> data_rows() {
   return {
-      LONGSPAN_KEY(data.train, "Files or globs of training documents."),
-      LONGSPAN_KEY(data.eval, "Files or globs of held-out documents."),
+      LONGSPAN_KEY(data.train, "Files, folders or globs of training documents."),
+      LONGSPAN_KEY(data.eval, "Files, folders or globs of held-out documents."),
       LONGSPAN_KEY(data.format, "What the files are; auto goes by each file's name.")
           .one_of({"auto", "text", "jsonl", "fasta", "megatron"}),
       LONGSPAN_KEY(data.tokenizer,
@@ -202,7 +206,8 @@ std::vector<Row> batch_and_layout_rows() {
           .automatic("all ranks", choose_shard_group),
       LONGSPAN_KEY(layout.threads_per_rank, "CPU threads of each rank.")
           .at_least(1)
-          .automatic("hardware threads over the ranks of the process", choose_threads),
+          .automatic("hardware threads over the ranks of the process", choose_threads)
+          .of_machine(),
   };
 }
 

@@ -59,6 +59,7 @@ struct ConfigKey {
   int64_t length = -1;               // of a list of numbers; -1: any
   AutoRule automatic;                // empty: "auto" is not a value of this key
   std::string automatic_doc;         // the rule in words
+  bool of_machine = false;  // the rule looks at the machine, and the choice changes no result
   std::function<ConfigValue(const RunConfig&)> get;
   std::function<void(RunConfig&, const ConfigValue&)> set;
 

@@ -15,9 +15,12 @@ std::filesystem::path index_of(const std::filesystem::path& path) {
   return with_suffix(megatron_prefix(path), ".idx");
 }
 
+// A file that only says something of another one beside it.
 bool is_sidecar(const std::filesystem::path& path) {
-  if (path.extension() != ".weights" && path.extension() != ".names") return false;
-  return std::filesystem::exists(index_of(path.parent_path() / path.stem()));
+  const std::filesystem::path suffix = path.extension();
+  const std::filesystem::path of = path.parent_path() / path.stem();
+  if (suffix == ".fai" || suffix == ".gzi") return std::filesystem::exists(of);
+  return (suffix == ".weights" || suffix == ".names") && std::filesystem::exists(index_of(of));
 }
 
 std::vector<std::filesystem::path> glob_files(const std::string& pattern) {
@@ -33,11 +36,26 @@ std::vector<std::filesystem::path> glob_files(const std::string& pattern) {
   return paths;
 }
 
-std::vector<std::filesystem::path> expand_one(const std::string& pattern) {
-  if (std::filesystem::is_directory(pattern)) {
-    throw UserError(text(pattern, ": is a folder; say which of its files, for example ",
-                         (std::filesystem::path(pattern) / "*.txt").string()));
+// Like a glob `*`: hidden files are left out, and folders below are not entered.
+std::vector<std::filesystem::path> folder_files(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> paths;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
+       at.increment(error)) {
+    const bool is_hidden = at->path().filename().string().starts_with('.');
+    if (!is_hidden && at->is_regular_file() && !is_sidecar(at->path())) paths.push_back(at->path());
   }
+  if (error) throw UserError(text(folder.string(), ": cannot be read: ", error.message()));
+  if (paths.empty()) {
+    throw UserError(text(folder.string(),
+                         ": no file in this folder; folders below it are not entered, name them"));
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+std::vector<std::filesystem::path> expand_one(const std::string& pattern) {
+  if (std::filesystem::is_directory(pattern)) return folder_files(pattern);
   // A file may have a name that looks like a pattern.
   if (std::filesystem::exists(pattern)) return {pattern};
   if (std::filesystem::exists(with_suffix(pattern, ".idx"))) return {with_suffix(pattern, ".idx")};

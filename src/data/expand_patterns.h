@@ -1,12 +1,15 @@
-// From paths and shell globs to the files they mean.
+// From paths, folders and shell globs to the files they mean.
 //
-//   expand_patterns({"docs/*.txt", "shards/x"})   // docs/a.txt, docs/b.txt, shards/x.idx
+//   expand_patterns({"docs/*.txt", "shards/x", "more"})
+//   // docs/a.txt, docs/b.txt, shards/x.idx, more/c.txt
 //
-// Globs are those of glob(3): * ? [...] {a,b} ~. Files come in the order of the patterns, and
+// Globs are those of glob(3): * ? [...] {a,b} ~. A folder means every regular file in it, but for
+// hidden ones; folders below it are not entered. Files come in the order of the patterns, and
 // sorted byte by byte within one. A Megatron shard stands for its files and is listed once, as its
-// .idx, whether .idx, .bin, both, or the path without suffix was given; its sidecars are not
-// listed. UserError: no pattern, a pattern that matches nothing, a file matched twice, a folder,
-// "**". Pure functions of the file system; any thread.
+// .idx, whether .idx, .bin, both, or the path without suffix was given. Sidecars are not listed:
+// those of a shard, and .fai and .gzi beside the file that they index. UserError: no pattern, a
+// pattern or folder without a file, a file matched twice, "**". Pure functions of the file system;
+// any thread.
 #pragma once
 
 #include <filesystem>

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "data/fasta_index.h"
 #include "formats/gzip_reader.h"
 #include "formats/mapped_file.h"
 
@@ -36,6 +37,7 @@ FastaSource::FastaSource(const std::filesystem::path& path, const Tokenizer& tok
     : path_(path), tokenizer_(tokenizer), options_(options) {
   check_options(options);
   content_ = read_fasta(path);
+  check_fasta_index(path, content_.records);
   for (size_t record = 0; record < content_.records.size(); ++record) {
     add_record(record, hold_out);
   }

@@ -8,7 +8,7 @@
 // is left out) and where a hold-out cuts it. Weights: `mask_n_weight` for predicting an N (0: the
 // model sees it, but is not asked for it), `soft_mask_weight` for predicting a lower-case base,
 // else 1. Tokens are upper case. The end-of-document token, if the tokenizer has one, ends each
-// document.
+// document. A .fai beside the file must be the file's (fasta_index.h).
 //
 // Everything is read when the source is made (half a byte a base stays in memory). The strand and
 // the start of circular records are the business of strand_source.h. Immutable after that: any

@@ -52,6 +52,26 @@ TEST(OpenDocuments, PicksTheKindBySuffixAndKeepsTheOrder) {
   EXPECT_EQ(source->fingerprints().size(), 7u);  // the shard has three files
 }
 
+TEST(OpenDocuments, AFolderIsEveryFileInIt) {
+  const TestFolder folder;
+  // Characters of a glob in the name of a folder mean themselves.
+  folder.write("[a]*/b.txt", "two");
+  folder.write("[a]*/a.txt", "one!");
+  folder.write("[a]*/.hidden", "not a document");
+  folder.write("[a]*/below/c.txt", "not in this folder");
+  folder.write("[a]*/g.fa", ">chr1\nACGT\n");
+  folder.write("[a]*/g.fa.fai", "chr1\t4\t6\t4\t5\n");
+  pack_documents(MemorySource({{{1, 2}, {0.5F, 1}}}, {"packed"}), folder / "[a]*/s",
+                 {.vocabulary_size = 10});
+  const std::vector<std::string> expected = {(folder / "[a]*/a.txt").string(),
+                                             (folder / "[a]*/b.txt").string(), "chr1", "packed"};
+  EXPECT_EQ(names(*open_documents({(folder / "[a]*").string()}, kByteOptions)), expected);
+  const std::string with_slash = (folder / "[a]*").string() + "/";
+  EXPECT_EQ(names(*open_documents({with_slash}, kByteOptions)), expected);
+  folder.write("[a]*/notes.weird", "?");
+  EXPECT_NE(refusal({(folder / "[a]*").string()}).find("notes.weird"), std::string::npos);
+}
+
 TEST(OpenDocuments, ShardsByPrefixIndexOrBin) {
   const TestFolder folder;
   pack_documents(MemorySource({{{1, 2}, {}}}), folder / "s", {.vocabulary_size = 10});
@@ -72,7 +92,9 @@ TEST(OpenDocuments, RefusalsSayWhatToDo) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   };
   expect(refusal({}), "no documents are named");
-  expect(refusal({path("docs")}), "docs/*.txt");
+  folder.write("nested/below/a.txt", "one");
+  expect(refusal({path("nested")}), "no file in this folder");
+  expect(refusal({path("docs"), path("docs/a.txt")}), "earlier pattern");
   expect(refusal({path("none*.txt")}), "no such file");
   expect(refusal({path("**/a.txt")}), "'**'");
   expect(refusal({path("x.weird")}), "data.format");

@@ -20,7 +20,7 @@ constexpr std::string_view kBgzipEnd{
     "\x1f\x8b\x08\x04\0\0\0\0\0\xff\x06\0\x42\x43\x02\0\x1b\0\x03\0\0\0\0\0\0\0\0\0", 28};
 
 // bgzip marks each member with an extra field of this kind as its first.
-bool is_bgzip(std::string_view content) {
+bool starts_as_bgzip(std::string_view content) {
   return content.size() >= 18 && content[3] == '\x04' &&
          content.substr(12, 4) == std::string_view("BC\x02\0", 4);
 }
@@ -41,7 +41,8 @@ struct GzipReader::Inflater {
 GzipReader::GzipReader(std::string_view content, std::string origin)
     : rest_(content), origin_(std::move(origin)) {
   if (!content.starts_with("\x1f\x8b")) return;
-  if (is_bgzip(content) && !content.ends_with(kBgzipEnd)) {
+  is_bgzip_ = starts_as_bgzip(content);
+  if (is_bgzip_ && !content.ends_with(kBgzipEnd)) {
     throw UserError(
         text(origin_, ": the end marker of bgzip is missing: truncated; copy it again"));
   }

@@ -28,6 +28,7 @@ class GzipReader {
   std::string_view piece() const { return piece_; }
 
   bool is_compressed() const { return inflater_ != nullptr; }
+  bool is_bgzip() const { return is_bgzip_; }
 
  private:
   struct Inflater;
@@ -36,6 +37,7 @@ class GzipReader {
   std::string_view rest_;
   std::string origin_;
   std::unique_ptr<Inflater> inflater_;  // null for plain bytes
+  bool is_bgzip_ = false;
   std::string_view piece_;
 };
 

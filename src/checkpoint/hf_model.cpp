@@ -1,6 +1,7 @@
 #include "checkpoint/hf_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <unordered_set>
 
@@ -96,9 +97,25 @@ void HfWeights::check_names() const {
 void HfWeights::read(int64_t parameter, Range elements, const RealSpan& destination) const {
   const Parameter& wanted = parameters_.at(static_cast<size_t>(parameter));
   copy_elements(set_.tensor(wanted.name), elements, destination);
+  check_finite(wanted.name, elements, destination);
   if (wanted.name == kEmbedding && set_.contains(kHead) && find_parameter(parameters_, kHead) < 0) {
     check_tied_head(elements, destination);
   }
+}
+
+void HfWeights::check_finite(const std::string& name, Range elements,
+                             const RealSpan& values) const {
+  std::visit(
+      [&](auto copied) {
+        const auto bad = std::find_if(copied.begin(), copied.end(),
+                                      [](auto value) { return !std::isfinite(value); });
+        if (bad == copied.end()) return;
+        const char* dtype = sizeof(*bad) == sizeof(float) ? "float32" : "float64";
+        throw UserError(text(file_of(name), ": tensor '", name, "' is ", *bad, " as ", dtype,
+                             " at element ", elements.begin + (bad - copied.begin()),
+                             "; weights must be finite: take other weights, or mend these"));
+      },
+      values);
 }
 
 void HfWeights::check_tied_head(Range elements, const RealSpan& embedding) const {

@@ -9,8 +9,8 @@
 //
 // Reading maps the files and touches only the slices asked for; F32, F64, BF16 and F16 are
 // accepted. Names are strict: a missing, unexpected or misshapen tensor is a UserError that names
-// tensor and file. A tied head that is stored all the same is accepted if it equals the embedding;
-// each slice is compared when the embedding is read.
+// tensor and file, and so is a value that is not finite. A tied head that is stored all the same is
+// accepted if it equals the embedding; each slice is compared when the embedding is read.
 //
 // HfWeights is immutable: any thread. A writer belongs to one thread.
 #pragma once
@@ -40,6 +40,7 @@ class HfWeights {
   void check_tensor(const Parameter& parameter) const;
   void check_names() const;
   std::string file_of(const std::string& name) const;
+  void check_finite(const std::string& name, Range elements, const RealSpan& values) const;
   void check_tied_head(Range elements, const RealSpan& embedding) const;
 
   SafetensorsSet set_;

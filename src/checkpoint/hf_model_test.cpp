@@ -196,6 +196,36 @@ TEST(HfModel, AStoredTiedHeadMustEqualTheEmbedding) {
                {"lm_head.weight", "differs", "tie_word_embeddings"});
 }
 
+TEST(HfModel, AValueThatIsNotFiniteIsRefusedWhereItIsRead) {
+  const TestFolder test;
+  const auto parameters = tiny_parameters();
+  const size_t bad_id = 3;
+  const int64_t bad_element = 2;
+  const double kInfinity = std::numeric_limits<double>::infinity();
+  // 1e300 is a number in the file, but none in a float32 run.
+  for (const double bad : {std::nan(""), kInfinity, -kInfinity, 1e300}) {
+    SCOPED_TRACE(bad);
+    std::filesystem::remove_all(test / "m");
+    HfModelWriter writer(test / "m", tiny_spec(), {.dtype = StoredDtype::kF64});
+    for (size_t id = 0; id < parameters.size(); ++id) {
+      std::vector<double> values(static_cast<size_t>(parameters[id].elements()), 0.5);
+      if (id == bad_id) values[bad_element] = bad;
+      writer.write(static_cast<int64_t>(id), std::span(values));
+    }
+    writer.finish();
+    const HfWeights weights(test / "m", parameters);
+    std::vector<float> narrow_values(4);
+    std::vector<double> wide_values(4);
+    const auto read = [&](Range elements, auto& values) {
+      return message_of([&] { weights.read(bad_id, elements, std::span(values)); });
+    };
+    expect_parts(read({1, 5}, narrow_values),
+                 {"model.safetensors", parameters[bad_id].name, "float32 at element 2;", "finite"});
+    EXPECT_EQ(read({1, 5}, wide_values) == "no error", std::isfinite(bad));
+    EXPECT_EQ(read({3, 7}, narrow_values), "no error");  // another slice
+  }
+}
+
 // Every 16-bit pattern, against what the exponent and mantissa mean.
 TEST(StoredReal, HalfTypesWidenExactly) {
   for (const StoredDtype dtype : {StoredDtype::kF16, StoredDtype::kBF16}) {

@@ -7,7 +7,7 @@
 
 namespace longspan {
 
-AttentionCost::AttentionCost(const AttentionShape& shape, PassRates rates, Direction direction)
+AttentionCost::AttentionCost(const AttentionSizes& shape, PassRates rates, Direction direction)
     : rates_(std::move(rates)), flops_per_pair_(longspan::flops_per_pair(shape, direction)) {
   const double head_flops = flops_per_pair_ * static_cast<double>(shape.devices_per_server) /
                             static_cast<double>(shape.query_heads);

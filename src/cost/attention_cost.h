@@ -10,7 +10,7 @@
 #pragma once
 
 #include "base/range.h"
-#include "cost/attention_shape.h"
+#include "cost/attention_sizes.h"
 #include "cost/rate_grid.h"
 
 namespace longspan {
@@ -27,7 +27,7 @@ struct PassRates {
 
 class AttentionCost {
  public:
-  AttentionCost(const AttentionShape& shape, PassRates rates, Direction direction);
+  AttentionCost(const AttentionSizes& shape, PassRates rates, Direction direction);
 
   // Document positions; 0 for a task without queries or keys.
   double task_s(const Range& queries, const Range& keys) const;

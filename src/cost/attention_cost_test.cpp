@@ -7,13 +7,13 @@
 namespace longspan {
 namespace {
 
-constexpr AttentionShape kLlama8b{
+constexpr AttentionSizes kLlama8b{
     .query_heads = 32, .key_heads = 8, .key_width = 128, .value_width = 128};
-constexpr AttentionShape kLlama34b{
+constexpr AttentionSizes kLlama34b{
     .query_heads = 64, .key_heads = 16, .key_width = 128, .value_width = 128};
 
 // Bytes per token and layer of a model with query width h, key width k and H query heads, bf16.
-void expect_bytes(const AttentionShape& shape, double h, double k, double heads) {
+void expect_bytes(const AttentionSizes& shape, double h, double k, double heads) {
   EXPECT_EQ(row_bytes(shape, Direction::kForward),
             (RowBytes{.query_out = 2 * h,
                       .key_out = 4 * k,
@@ -27,13 +27,13 @@ void expect_bytes(const AttentionShape& shape, double h, double k, double heads)
                                                               .key_back_partial = 8 * k}));
 }
 
-TEST(AttentionShape, RowsOfPublishedModels) {
+TEST(AttentionSizes, RowsOfPublishedModels) {
   expect_bytes(kLlama8b, 4096, 1024, 32);
   expect_bytes(kLlama34b, 8192, 2048, 64);
 }
 
-TEST(AttentionShape, DevicesOfAServerShareBytesAndFlops) {
-  AttentionShape node = kLlama34b;
+TEST(AttentionSizes, DevicesOfAServerShareBytesAndFlops) {
+  AttentionSizes node = kLlama34b;
   node.devices_per_server = 8;
   expect_bytes(node, 8192.0 / 8, 2048.0 / 8, 64.0 / 8);
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
@@ -41,8 +41,8 @@ TEST(AttentionShape, DevicesOfAServerShareBytesAndFlops) {
   }
 }
 
-TEST(AttentionShape, KeysWiderThanValues) {
-  const AttentionShape shape{
+TEST(AttentionSizes, KeysWiderThanValues) {
+  const AttentionSizes shape{
       .query_heads = 4, .key_heads = 4, .key_width = 192, .value_width = 128};
   EXPECT_EQ(flops_per_pair(shape, Direction::kForward), 2.0 * (192 + 128) * 4);
   EXPECT_EQ(flops_per_pair(shape, Direction::kBackward), (6.0 * 192 + 4 * 128) * 4);
@@ -55,7 +55,7 @@ TEST(AttentionShape, KeysWiderThanValues) {
   EXPECT_EQ(backward.query_back, 2.0 * 4 * 192);
 }
 
-TEST(AttentionShape, BackwardIsTwoAndAHalfTimesForwardForEqualWidths) {
+TEST(AttentionSizes, BackwardIsTwoAndAHalfTimesForwardForEqualWidths) {
   EXPECT_EQ(flops_per_pair(kLlama8b, Direction::kForward), 4.0 * 128 * 32);
   EXPECT_EQ(flops_per_pair(kLlama8b, Direction::kBackward), 10.0 * 128 * 32);
 }
@@ -90,9 +90,9 @@ TEST(AttentionCost, NoQueriesOrKeysCostNothing) {
 
 // 128 queries x 512K keys of one head on one multiprocessor at 4.5 TFLOP/s, whatever shares heads.
 TEST(AttentionCost, RowFloor) {
-  AttentionShape node = kLlama8b;
+  AttentionSizes node = kLlama8b;
   node.devices_per_server = 8;
-  for (const AttentionShape& shape : {kLlama8b, node}) {
+  for (const AttentionSizes& shape : {kLlama8b, node}) {
     const AttentionCost cost(shape, rates(300e12, 600e12), Direction::kForward);
     EXPECT_NEAR(cost.row_s(512 * 1024), 7.6e-3, 0.05e-3);
   }

@@ -162,7 +162,7 @@ PassRates read_pass(const Reader& reader) {
           .row_flops_per_s = reader.at("row_flops_per_s").number(0, kMaxRate)};
 }
 
-Json shape_json(const AttentionShape& shape) {
+Json shape_json(const AttentionSizes& shape) {
   return {{"query_heads", shape.query_heads},
           {"key_heads", shape.key_heads},
           {"key_width", shape.key_width},
@@ -172,11 +172,11 @@ Json shape_json(const AttentionShape& shape) {
           {"devices_per_server", shape.devices_per_server}};
 }
 
-AttentionShape read_shape(const Reader& reader) {
+AttentionSizes read_shape(const Reader& reader) {
   reader.check_keys({"query_heads", "key_heads", "key_width", "value_width", "value_bytes",
                      "accumulator_bytes", "devices_per_server"});
   const auto size = [&](const char* name) { return reader.at(name).integer(1, kMaxSize); };
-  const AttentionShape shape{.query_heads = size("query_heads"),
+  const AttentionSizes shape{.query_heads = size("query_heads"),
                              .key_heads = size("key_heads"),
                              .key_width = size("key_width"),
                              .value_width = size("value_width"),

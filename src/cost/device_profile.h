@@ -26,7 +26,7 @@ struct DeviceProfile {
   std::map<std::string, std::string> versions;
   // The attention that was timed. Rates are FLOP/s, so other shapes may use them, but they
   // are exact for this one only.
-  AttentionShape shape;
+  AttentionSizes shape;
   PassRates forward;
   PassRates backward;
   double matrix_flops_per_s = 0;  // dense matrix products, of the linear part of a layer

@@ -174,7 +174,7 @@ TEST(DeviceProfile, SingleNodeTakesTheMeasuredLink) {
 }
 
 // The rate of visible pairs that the profile predicts for one of many equal tasks, in TFLOP/s.
-double predicted_tflops(const AttentionShape& shape, const PassRates& rates, Direction direction,
+double predicted_tflops(const AttentionSizes& shape, const PassRates& rates, Direction direction,
                         int64_t query_rows, int64_t key_rows) {
   PassRates free = rates;
   free.task_overhead_s = 0;

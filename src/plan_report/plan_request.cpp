@@ -90,7 +90,7 @@ PlanRequest make_request(const PlanOptions& options) {
                     .gpus_per_server = options.gpus_per_server,
                     .overlap = !options.no_overlap};
   request.target.profile = device_profile(request.target.cluster.device);
-  attention_shape(request.target);
+  attention_sizes(request.target);
   server_links(request.target.cluster, options.gpus_per_server);
   request.baselines = chosen_baselines(options);
   request.token_shares.assign(static_cast<size_t>(grid.servers), 1.0);

@@ -25,7 +25,7 @@ double wlb_breakpoint_tokens(const ModelSpec& model) {
   return tokens;
 }
 
-AttentionShape attention_shape(const PlanTarget& target) {
+AttentionSizes attention_sizes(const PlanTarget& target) {
   const ModelSpec& model = target.model;
   if (model.num_query_heads % target.gpus_per_server != 0) {
     throw UserError(text("--gpus-per-server ", target.gpus_per_server, ": the model's ",
@@ -42,7 +42,7 @@ AttentionShape attention_shape(const PlanTarget& target) {
 
 PlanningCosts planning_costs(const PlanTarget& target, const std::vector<double>& speed,
                              double tokens) {
-  PlanningCosts costs = uniform_costs(attention_shape(target), target.profile,
+  PlanningCosts costs = uniform_costs(attention_sizes(target), target.profile,
                                       server_links(target.cluster, target.gpus_per_server),
                                       static_cast<int>(speed.size()));
   costs.speed = speed;

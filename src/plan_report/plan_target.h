@@ -34,7 +34,7 @@ double linear_flops_per_token(const ModelSpec& model);
 double wlb_breakpoint_tokens(const ModelSpec& model);
 
 // UserError if the servers' GPUs do not divide the query heads.
-AttentionShape attention_shape(const PlanTarget& target);
+AttentionSizes attention_sizes(const PlanTarget& target);
 
 // `tokens`: of one server in one chunk, for the windows.
 PlanningCosts planning_costs(const PlanTarget& target, const std::vector<double>& speed,

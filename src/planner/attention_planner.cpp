@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "planner/direct_routing.h"
 #include "planner/launch_groups.h"
 #include "planner/pass_balance.h"
 #include "planner/pass_bands.h"
@@ -15,6 +14,7 @@
 #include "planner/pass_tiles.h"
 #include "planner/relay.h"
 #include "planner/tile_draft.h"
+#include "planner/tile_routing.h"
 
 namespace longspan {
 namespace {
@@ -84,10 +84,7 @@ class Planner {
   Candidate routed(TileDraft tiles, bool relay) {
     Candidate candidate{std::move(tiles), {}, {}};
     const TileDraft& draft = candidate.draft;
-    timed("route", [&] {
-      candidate.plan = draft.to_plan();
-      route_directly(layout_, &candidate.plan);
-    });
+    timed("route", [&] { candidate.plan = route_tiles(draft); });
     if (relay) {
       timed("relay", [&] { relay_rows(layout_, draft.pass_costs().bytes, &candidate.plan); });
     }

@@ -8,7 +8,7 @@
 namespace longspan {
 namespace {
 
-constexpr AttentionShape kShape{
+constexpr AttentionSizes kShape{
     .query_heads = 8, .key_heads = 2, .key_width = 64, .value_width = 64};
 
 RateGrid random_grid(RandomStream& random) {

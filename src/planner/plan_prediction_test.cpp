@@ -250,7 +250,7 @@ TEST(LowerBound, IsReachedWhereTasksDivideEvenly) {
 
 TEST(PlanPrediction, NamesWhatBinds) {
   const TokenLayout layout = TokenLayout::make({2560}, {.chunks = 1, .shares = {1, 1}});
-  const AttentionShape shape{.query_heads = 1, .key_width = 64};
+  const AttentionSizes shape{.query_heads = 1, .key_width = 64};
   const AttentionPlan plan = home_plan(layout, 0, Direction::kForward);
   PlanningCosts costs = pair_costs(shape, 1e15, 1e6, 2);
   EXPECT_EQ(predict(layout, plan, costs).binding, BindingConstraint::kSend);

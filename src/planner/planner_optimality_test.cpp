@@ -12,7 +12,7 @@
 namespace longspan {
 namespace {
 
-constexpr AttentionShape kShape{
+constexpr AttentionSizes kShape{
     .query_heads = 4, .key_heads = 1, .key_width = 64, .value_width = 64};
 constexpr double kMostPlacements = 20000;
 

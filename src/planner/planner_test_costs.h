@@ -35,7 +35,7 @@ inline PlanningCosts random_costs(RandomStream& random, int num_ranks) {
     return {bytes_per_s * (0.1 + random.uniform()), 1e-5 * random.uniform(),
             1e-6 * random.uniform()};
   };
-  const AttentionShape shape{.query_heads = 8, .key_heads = 2, .key_width = 64, .value_width = 32};
+  const AttentionSizes shape{.query_heads = 8, .key_heads = 2, .key_width = 64, .value_width = 32};
   const DeviceProfile profile{.forward = rates(), .backward = rates()};
   const ServerLinks links{static_cast<int>(random.between(1, num_ranks)), link(400e9), link(40e9)};
   PlanningCosts costs = uniform_costs(shape, profile, links, num_ranks);

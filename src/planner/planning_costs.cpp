@@ -9,7 +9,7 @@ namespace {
 
 // Rows of other homes in the buffers of a server: forward Q, O, LSE and K, V; backward Q, dO, LSE,
 // delta, dQ and K, V, dK, dV.
-PassCosts pass_costs(const AttentionShape& shape, const PassRates& rates, Direction direction) {
+PassCosts pass_costs(const AttentionSizes& shape, const PassRates& rates, Direction direction) {
   const RowBytes bytes = row_bytes(shape, direction);
   return {.attention = AttentionCost(shape, rates, direction),
           .bytes = bytes,
@@ -22,7 +22,7 @@ PassRates one_rate(double flops_per_s) {
   return {.causal = grid, .full = grid};
 }
 
-PlanningCosts assemble(const AttentionShape& shape, const PassRates& forward,
+PlanningCosts assemble(const AttentionSizes& shape, const PassRates& forward,
                        const PassRates& backward, const ServerLinks& links, int num_ranks) {
   return {.forward = pass_costs(shape, forward, Direction::kForward),
           .backward = pass_costs(shape, backward, Direction::kBackward),
@@ -32,12 +32,12 @@ PlanningCosts assemble(const AttentionShape& shape, const PassRates& forward,
 
 }  // namespace
 
-PlanningCosts uniform_costs(const AttentionShape& shape, const DeviceProfile& profile,
+PlanningCosts uniform_costs(const AttentionSizes& shape, const DeviceProfile& profile,
                             const ServerLinks& links, int num_ranks) {
   return assemble(shape, profile.forward, profile.backward, links, num_ranks);
 }
 
-PlanningCosts pair_costs(const AttentionShape& shape, double flops_per_s, double link_bytes_per_s,
+PlanningCosts pair_costs(const AttentionSizes& shape, double flops_per_s, double link_bytes_per_s,
                          int num_ranks) {
   const LinkClass link{.bytes_per_s = link_bytes_per_s};
   const PassRates rates = one_rate(flops_per_s);

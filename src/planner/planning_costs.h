@@ -50,11 +50,11 @@ struct PlanningCosts {
 };
 
 // Servers of speed 1 without windows, base times and cap.
-PlanningCosts uniform_costs(const AttentionShape& shape, const DeviceProfile& profile,
+PlanningCosts uniform_costs(const AttentionSizes& shape, const DeviceProfile& profile,
                             const ServerLinks& links, int num_ranks);
 
 // One rate for all shapes, no overheads, links of one class.
-PlanningCosts pair_costs(const AttentionShape& shape, double flops_per_s, double link_bytes_per_s,
+PlanningCosts pair_costs(const AttentionSizes& shape, double flops_per_s, double link_bytes_per_s,
                          int num_ranks);
 
 // Pairs cost the same everywhere and links nothing: plans that are balanced and no more.

@@ -11,7 +11,7 @@
 // A plan without hot senders is left as it is. Pure; any thread.
 #pragma once
 
-#include "cost/attention_shape.h"
+#include "cost/attention_sizes.h"
 #include "planner/attention_plan.h"
 
 namespace longspan {

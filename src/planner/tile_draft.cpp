@@ -6,11 +6,8 @@
 #include "base/check.h"
 
 namespace longspan {
-namespace {
 
-// One task for both, if that covers the same pairs: neighbouring queries that see all keys from
-// the same first one on, or the same queries with neighbouring keys.
-bool join(const Tile& next, AttentionTask* last) {
+bool join_tile(const Tile& next, AttentionTask* last) {
   if (last->document != next.document) return false;
   const bool follows = last->queries.end == next.queries.begin;
   const bool prefixes = last->keys.end == last->queries.end && next.keys.end == next.queries.end;
@@ -25,8 +22,6 @@ bool join(const Tile& next, AttentionTask* last) {
   }
   return false;
 }
-
-}  // namespace
 
 TileDraft::TileDraft(const TokenLayout& layout, int chunk, Direction direction,
                      const PlanningCosts& costs)
@@ -127,41 +122,6 @@ std::vector<std::vector<size_t>> TileDraft::tiles_by_server() const {
     indices[static_cast<size_t>(tiles_[idx].server)].push_back(idx);
   }
   return indices;
-}
-
-AttentionPlan TileDraft::to_plan() const {
-  AttentionPlan plan{.direction = direction_, .chunk = chunk_};
-  plan.servers.resize(load_s_.size());
-  auto by_server = tiles_by_server();
-  size_t placed = 0;
-  for (size_t server = 0; server < by_server.size(); ++server) {
-    std::vector<size_t>& indices = by_server[server];
-    placed += indices.size();
-    const auto before = [&](size_t one, size_t other) {
-      const Tile& a = tiles_[one];
-      const Tile& b = tiles_[other];
-      if (a.document != b.document) return a.document < b.document;
-      if (a.queries.begin != b.queries.begin) return a.queries.begin < b.queries.begin;
-      return a.keys.begin < b.keys.begin;
-    };
-    if (!std::is_sorted(indices.begin(), indices.end(), before)) {
-      std::sort(indices.begin(), indices.end(), before);
-    }
-    std::vector<AttentionTask>& tasks = plan.servers[server].tasks;
-    tasks.reserve(indices.size());
-    bool last_at_home = false;
-    for (const size_t idx : indices) {
-      const Tile& tile = tiles_[idx];
-      // A tile at home may start before anything arrives; joined with another it would wait.
-      const bool at_home = tile.home == tile.server;
-      const bool alike = at_home == last_at_home;
-      last_at_home = at_home;
-      if (!tasks.empty() && alike && join(tile, &tasks.back())) continue;
-      tasks.push_back({tile.document, tile.queries, tile.keys});
-    }
-  }
-  LONGSPAN_CHECK(placed == tiles_.size(), placed, " of ", tiles_.size(), " tiles are placed");
-  return plan;
 }
 
 }  // namespace longspan

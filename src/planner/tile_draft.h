@@ -2,7 +2,7 @@
 //
 // A *tile* is queries x keys of one document, the queries inside one home piece. The passes of the
 // planner (attention_planner.h) cut tiles and move them; rows and rounds follow from the outcome
-// (direct_routing.h). The draft keeps the load of each server, in seconds at speed 1.
+// (tile_routing.h). The draft keeps the load of each server, in seconds at speed 1.
 //
 //   TileDraft draft(layout, chunk, Direction::kForward, costs);   // every tile at home
 //   draft.give_queries(tile_idx, {1024, 2048}, 5);                // a stretch of it to server 5
@@ -66,8 +66,6 @@ class TileDraft {
 
   // Indices of the tiles of each server, in the order of the draft: [server] -> indices.
   std::vector<std::vector<size_t>> tiles_by_server() const;
-  // The plan's tasks, neighbours on one server joined. Every tile must be placed.
-  AttentionPlan to_plan() const;
 
  private:
   void change_load(int server, double by_s);
@@ -80,6 +78,10 @@ class TileDraft {
   std::vector<double> load_s_;
   double total_s_ = 0;
 };
+
+// Makes one task of both, if that covers the same pairs: neighbouring queries that see all keys
+// from the same first one on, or the same queries with neighbouring keys. False if it cannot.
+bool join_tile(const Tile& next, AttentionTask* last);
 
 // The part of [0, keys.end) that queries up to `query_end` see.
 inline Range visible_keys(const Range& keys, int64_t query_end) {

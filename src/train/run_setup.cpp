@@ -1,5 +1,7 @@
 #include "train/run_setup.h"
 
+#include <algorithm>
+
 #include <filesystem>
 
 #include "base/error.h"
@@ -45,21 +47,25 @@ std::shared_ptr<const DocumentSource> open(const std::vector<std::string>& patte
   return source;
 }
 
-DeviceProfile attention_profile(const std::string& name) {
-  if (name == "built-in") return device_profile("laptop_cpu");
+DeviceProfile attention_profile(const RunConfig& config) {
+  const std::string& name = config.attention.profile;
+  if (name == "built-in") {
+    return device_profile(config.layout.device == "cuda" ? "h200" : "laptop_cpu");
+  }
   return std::filesystem::exists(name) ? read_device_profile(name) : device_profile(name);
 }
 
 // The ranks are taken for those of one machine.
 PlanningCosts planning_costs(const RunConfig& config, const ModelSpec& spec) {
-  const DeviceProfile profile = attention_profile(config.attention.profile);
-  const int64_t value_bytes = config.model.dtype == "float64" ? 8 : 4;
-  const AttentionShape shape{.query_heads = spec.num_query_heads,
+  const DeviceProfile profile = attention_profile(config);
+  const std::string& dtype = config.model.dtype;
+  const int64_t value_bytes = dtype == "float64" ? 8 : dtype == "bfloat16" ? 2 : 4;
+  const AttentionSizes shape{.query_heads = spec.num_query_heads,
                              .key_heads = spec.num_kv_heads,
                              .key_width = spec.head_dim,
                              .value_width = spec.head_dim,
                              .value_bytes = value_bytes,
-                             .accumulator_bytes = value_bytes};
+                             .accumulator_bytes = std::max<int64_t>(4, value_bytes)};
   return uniform_costs(shape, profile, server_links(single_node(profile), 1),
                        narrow<int>(config.layout.ranks));
 }

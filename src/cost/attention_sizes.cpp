@@ -1,8 +1,8 @@
-#include "cost/attention_shape.h"
+#include "cost/attention_sizes.h"
 
 namespace longspan {
 
-double flops_per_pair(const AttentionShape& shape, Direction direction) {
+double flops_per_pair(const AttentionSizes& shape, Direction direction) {
   const auto heads = static_cast<double>(shape.query_heads);
   const auto key = static_cast<double>(shape.key_width);
   const auto value = static_cast<double>(shape.value_width);
@@ -10,7 +10,7 @@ double flops_per_pair(const AttentionShape& shape, Direction direction) {
   return width * heads / static_cast<double>(shape.devices_per_server);
 }
 
-RowBytes row_bytes(const AttentionShape& shape, Direction direction) {
+RowBytes row_bytes(const AttentionSizes& shape, Direction direction) {
   const auto devices = static_cast<double>(shape.devices_per_server);
   const auto values = static_cast<double>(shape.value_bytes) / devices;
   const auto sums = static_cast<double>(shape.accumulator_bytes) / devices;

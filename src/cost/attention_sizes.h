@@ -1,6 +1,6 @@
 // The sizes of a model's core attention that planning needs: FLOPs of a pair, bytes of a row.
 //
-//   AttentionShape shape{.query_heads = 32, .key_heads = 8, .key_width = 128, .value_width = 128};
+//   AttentionSizes shape{.query_heads = 32, .key_heads = 8, .key_width = 128, .value_width = 128};
 //   flops_per_pair(shape, Direction::kForward)          // 4 x 128 x 32
 //   row_bytes(shape, Direction::kForward).query_out     // Q: 8,192 bytes
 //
@@ -14,7 +14,7 @@
 
 namespace longspan {
 
-struct AttentionShape {
+struct AttentionSizes {
   int64_t query_heads = 1;
   int64_t key_heads = 1;
   int64_t key_width = 1;    // of a head's queries and keys
@@ -22,11 +22,11 @@ struct AttentionShape {
   int64_t value_bytes = 2;
   int64_t accumulator_bytes = 4;
   int64_t devices_per_server = 1;
-  bool operator==(const AttentionShape&) const = default;
+  bool operator==(const AttentionSizes&) const = default;
 };
 
 // The flash convention: 2 (d_qk + d_v) for each query head forward, 6 d_qk + 4 d_v backward.
-double flops_per_pair(const AttentionShape& shape, Direction direction);
+double flops_per_pair(const AttentionSizes& shape, Direction direction);
 
 // Bytes of one row on the legs of a plan (planner/attention_plan.h).
 struct RowBytes {
@@ -39,6 +39,6 @@ struct RowBytes {
   bool operator==(const RowBytes&) const = default;
 };
 
-RowBytes row_bytes(const AttentionShape& shape, Direction direction);
+RowBytes row_bytes(const AttentionSizes& shape, Direction direction);
 
 }  // namespace longspan

@@ -58,6 +58,14 @@ std::vector<size_t> heaviest_first(const std::vector<int64_t>& weight) {
 
 }  // namespace
 
+Baseline stay_home(const BaselineInput& input) {
+  std::vector<std::pair<Range, int>> given;
+  for (int rank = 0; rank < input.layout.num_ranks(); ++rank) {
+    given.emplace_back(input.layout.piece(0, rank), rank);
+  }
+  return finish(input, BaselineExchange::kNeeded, given);
+}
+
 Baseline data_parallel(const BaselineInput& input, const std::vector<int64_t>& pack_borders) {
   const auto packs = static_cast<int>(pack_borders.size()) - 1;
   LONGSPAN_CHECK(packs == input.layout.num_ranks(), packs, " packs for ", input.layout.num_ranks(),

@@ -1,5 +1,6 @@
 // Policies that see the micro-batch as a line: data parallelism and the context-parallel slicings.
 //
+//   stay_home          every query where the layout has it; the home plan
 //   data_parallel      a pack for each rank, nothing travels
 //   contiguous         rank r takes the r-th slice; all keys are gathered
 //   zigzag             2P slices, rank r takes r and 2P - 1 - r; all keys are gathered
@@ -15,6 +16,7 @@
 
 namespace longspan {
 
+Baseline stay_home(const BaselineInput& input);
 // `pack_borders`: line positions at which packs begin, and the line's end; one pack for each rank.
 Baseline data_parallel(const BaselineInput& input, const std::vector<int64_t>& pack_borders);
 Baseline contiguous(const BaselineInput& input);

@@ -45,6 +45,7 @@ Make published(double epsilon) {
 
 const std::vector<std::pair<std::string, Make>>& policies() {
   static const std::vector<std::pair<std::string, Make>> kPolicies = {
+      {"home", line_policy(stay_home)},
       {"dp", make_dp},
       {"contiguous", line_policy(contiguous)},
       {"zigzag", line_policy(zigzag)},

@@ -5,6 +5,7 @@
 //     if (baseline) predict_baseline(batch.layout, *baseline, costs);
 //   }
 //
+// home                        every query stays where its token is
 // dp                          a pack for each rank; only where packs and ranks are equal in number
 // contiguous, zigzag          context parallelism over slices of the line
 // per-document                context parallelism, every document head and tail

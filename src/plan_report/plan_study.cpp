@@ -39,7 +39,9 @@ double tokens_per_server(const PlanRequest& request, const TokenLayout& layout) 
 class Study {
  public:
   explicit Study(const PlanRequest& request)
-      : request_(request), baseline_figures_(request.baselines.size()) {}
+      : request_(request),
+        baseline_figures_(request.baselines.size()),
+        worst_ratios_(request.baselines.size(), 0.0) {}
 
   void add(const LengthBatch& batch) {
     TokenLayout layout = TokenLayout::make(
@@ -98,14 +100,18 @@ class Study {
     const double plan_s = seconds_since(start);
     if (!baseline) return;
     const PlanPrediction prediction = predict_baseline(layout, *baseline, costs);
-    const double bound_s = ours_.of(direction).back().lower_bound_s;
+    const PlanFigures& ours = ours_.of(direction).back();
+    if (prediction.makespan_s > 0) {
+      worst_ratios_[idx] = std::max(worst_ratios_[idx], ours.makespan_s / prediction.makespan_s);
+    }
     baseline_figures_[idx].of(direction).push_back(
-        figures_of(layout, baseline->plan, prediction, bound_s, plan_s));
+        figures_of(layout, baseline->plan, prediction, ours.lower_bound_s, plan_s));
   }
 
   const PlanRequest& request_;
   FigureLists ours_;
   std::vector<FigureLists> baseline_figures_;
+  std::vector<double> worst_ratios_;
   std::optional<PlanExample> example_;
 };
 

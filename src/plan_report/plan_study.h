@@ -42,6 +42,8 @@ struct BaselineStudy {
   std::string name;
   bool applies = true;
   BothDirections mean;
+  // Our makespan over the baseline's, in the batch and direction where it is highest.
+  double worst_ratio = 0;
 };
 
 // One chunk with its plans and all that they were made from.

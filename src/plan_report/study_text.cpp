@@ -215,6 +215,7 @@ Json study_json(const PlanStudy& study) {
   for (const BaselineStudy& baseline : study.baselines) {
     if (baseline.applies) {
       json["baselines"][baseline.name] = both_json(baseline.mean);
+      json["baselines"][baseline.name]["worst_ratio"] = baseline.worst_ratio;
     } else {
       json["not_applicable"].push_back(baseline.name);
     }

@@ -1,6 +1,7 @@
 #include "cost/rate_grid.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 
@@ -18,13 +19,13 @@ struct AxisPosition {
 };
 
 AxisPosition locate(const std::vector<int64_t>& points, const std::vector<double>& logs,
-                    int64_t count) {
+                    const std::vector<double>& steps, int64_t count) {
   if (count <= points.front()) return {};
   if (count >= points.back()) return {points.size() - 1, points.size() - 1, 0};
   size_t above = 1;
   while (points[above] < count) ++above;
   const size_t below = above - 1;
-  return {below, above, (log2_of_count(count) - logs[below]) / (logs[above] - logs[below])};
+  return {below, above, (log2_of_count(count) - logs[below]) * steps[below]};
 }
 
 void check_axis(const std::vector<int64_t>& points, const char* name) {
@@ -44,6 +45,13 @@ std::vector<double> logs_of(const std::vector<int64_t>& points) {
   return logs;
 }
 
+// One over the distance to the next point.
+std::vector<double> inverse_steps(const std::vector<double>& logs) {
+  std::vector<double> steps;
+  for (size_t idx = 1; idx < logs.size(); ++idx) steps.push_back(1 / (logs[idx] - logs[idx - 1]));
+  return steps;
+}
+
 // The grid without one row and one column.
 RateGrid without(const RateGrid& grid, size_t query_idx, size_t key_idx) {
   std::vector<int64_t> query_rows = grid.query_rows();
@@ -60,21 +68,47 @@ RateGrid without(const RateGrid& grid, size_t query_idx, size_t key_idx) {
   return RateGrid(std::move(query_rows), std::move(key_rows), std::move(rates));
 }
 
-}  // namespace
-
-// count = m 2^e with m in [1, 2); ln m = 2 artanh((m - 1) / (m + 1)), whose argument is at most
-// 1/3.
-double log2_of_count(int64_t count) {
-  LONGSPAN_CHECK(count >= 1, "log2 of ", count);
-  const auto exponent = static_cast<int>(std::bit_width(static_cast<uint64_t>(count))) - 1;
-  const double mantissa = static_cast<double>(count) / static_cast<double>(int64_t{1} << exponent);
+// ln m = 2 artanh((m - 1) / (m + 1)) for m in [1, 2], whose argument is at most 1/3.
+double log2_of_mantissa(double mantissa) {
   const double s = (mantissa - 1) / (mantissa + 1);
   const double square = s * s;
-  const double series =
-      1 + square * (1.0 / 3 +
-                    square * (1.0 / 5 + square * (1.0 / 7 + square * (1.0 / 9 + square / 11))));
+  double series = 0;
+  for (int term = 17; term >= 1; term -= 2) series = series * square + 1.0 / term;
   constexpr double kTwoOverLn2 = 2.8853900817779268;
-  return exponent + kTwoOverLn2 * s * series;
+  return kTwoOverLn2 * s * series;
+}
+
+// A table, because planning asks for thousands of logarithms; between its points a straight line,
+// off by at most 2e-7.
+constexpr int kTableBits = 10;
+constexpr int kTableSteps = 1 << kTableBits;
+
+std::array<double, kTableSteps + 1> make_log2_table() {
+  std::array<double, kTableSteps + 1> table{};
+  for (int step = 0; step <= kTableSteps; ++step) {
+    table[static_cast<size_t>(step)] =
+        log2_of_mantissa(1 + static_cast<double>(step) / kTableSteps);
+  }
+  return table;
+}
+
+const std::array<double, kTableSteps + 1> kLog2Table = make_log2_table();
+
+}  // namespace
+
+// The bits of the double are its exponent and, below, the place in the table and between its
+// points.
+double log2_of_count(int64_t count) {
+  LONGSPAN_CHECK(count >= 1, "log2 of ", count);
+  const auto bits = std::bit_cast<uint64_t>(static_cast<double>(count));
+  constexpr int kMantissaBits = 52;
+  constexpr int kRestBits = kMantissaBits - kTableBits;
+  const auto exponent = static_cast<int64_t>(bits >> kMantissaBits) - 1023;
+  const auto step = static_cast<size_t>(bits >> kRestBits) % kTableSteps;
+  constexpr double kRestScale = 1.0 / static_cast<double>(uint64_t{1} << kRestBits);
+  const double fraction = static_cast<double>(bits & ((uint64_t{1} << kRestBits) - 1)) * kRestScale;
+  return static_cast<double>(exponent) + kLog2Table[step] +
+         fraction * (kLog2Table[step + 1] - kLog2Table[step]);
 }
 
 RateGrid::RateGrid(std::vector<int64_t> query_rows, std::vector<int64_t> key_rows,
@@ -94,11 +128,13 @@ RateGrid::RateGrid(std::vector<int64_t> query_rows, std::vector<int64_t> key_row
   }
   query_log2_ = logs_of(query_rows_);
   key_log2_ = logs_of(key_rows_);
+  query_steps_ = inverse_steps(query_log2_);
+  key_steps_ = inverse_steps(key_log2_);
 }
 
 double RateGrid::at(int64_t query_rows, int64_t key_rows) const {
-  const AxisPosition query = locate(query_rows_, query_log2_, query_rows);
-  const AxisPosition key = locate(key_rows_, key_log2_, key_rows);
+  const AxisPosition query = locate(query_rows_, query_log2_, query_steps_, query_rows);
+  const AxisPosition key = locate(key_rows_, key_log2_, key_steps_, key_rows);
   const auto along_keys = [&](size_t row) {
     const double* rates = flops_per_s_.data() + row * key_rows_.size();
     return rates[key.below] + key.fraction * (rates[key.above] - rates[key.below]);

@@ -40,6 +40,8 @@ class RateGrid {
   std::vector<double> flops_per_s_;
   std::vector<double> query_log2_;
   std::vector<double> key_log2_;
+  std::vector<double> query_steps_;  // one over the distance of two points' logarithms
+  std::vector<double> key_steps_;
 };
 
 // Mean and largest relative error of the grid's interior points predicted from the grid without

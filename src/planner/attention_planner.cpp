@@ -22,7 +22,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Tolerances to try where the exchange shows: moving less costs balance and saves bytes.
-constexpr double kWiderTolerances[] = {0.02, 0.05, 0.1, 0.2, 0.4, 0.8};
+constexpr double kWiderTolerances[] = {0.05, 0.2, 0.8};
+// Exchange that shows for less than this share of the makespan is let be.
+constexpr double kLeastExposure = 0.002;
 
 // A small plan this near to the lower bound is good enough.
 constexpr double kNearBound = 0.02;
@@ -33,8 +35,12 @@ struct Candidate {
   TileDraft draft;
   AttentionPlan plan;
   PlanPrediction prediction;
+  // The passes that made a difference.
+  PassSwitches changed = {.bands = false, .balance = false, .tiles = false, .relay = false};
 
-  bool is_exposed() const { return prediction.makespan_s > prediction.compute_s; }
+  bool is_exposed() const {
+    return prediction.makespan_s > (1 + kLeastExposure) * prediction.compute_s;
+  }
 };
 
 class Planner {
@@ -68,29 +74,39 @@ class Planner {
   }
 
   Candidate balanced(const PassSwitches& passes, double epsilon) {
-    TileDraft draft = home_;
-    if (passes.bands) timed("bands", [&] { place_in_bands(&draft); });
+    Candidate candidate{home_, {}, {}};
+    TileDraft& draft = candidate.draft;
+    if (passes.bands) {
+      timed("bands", [&] { candidate.changed.bands = place_in_bands(&draft); });
+    }
     if (passes.balance || home_is_incomplete()) {
       timed("balance", [&] { balance(epsilon, &draft); });
     }
     if (passes.tiles) {
       timed("tiles", [&] {
-        if (share_keys(&draft) && passes.balance) balance(epsilon, &draft);
+        candidate.changed.tiles = share_keys(&draft);
+        if (candidate.changed.tiles && passes.balance) balance(epsilon, &draft);
       });
     }
-    return routed(std::move(draft), passes.relay);
+    route(passes.relay, &candidate);
+    return candidate;
   }
 
-  Candidate routed(TileDraft tiles, bool relay) {
-    Candidate candidate{std::move(tiles), {}, {}};
-    const TileDraft& draft = candidate.draft;
-    timed("route", [&] { candidate.plan = route_tiles(draft); });
-    if (relay) {
-      timed("relay", [&] { relay_rows(layout_, draft.pass_costs().bytes, &candidate.plan); });
-    }
-    timed("launch", [&] { fill_launches(draft.pass_costs().attention, &candidate.plan); });
-    timed("predict", [&] { candidate.prediction = predict(layout_, candidate.plan, costs_); });
+  Candidate routed(TileDraft draft, bool relay) {
+    Candidate candidate{std::move(draft), {}, {}};
+    route(relay, &candidate);
     return candidate;
+  }
+
+  void route(bool relay, Candidate* candidate) {
+    timed("route", [&] { candidate->plan = route_tiles(candidate->draft); });
+    if (relay) {
+      timed("relay",
+            [&] { candidate->changed.relay = relay_rows(layout_, costs_, &candidate->plan); });
+    }
+    const AttentionCost& cost = candidate->draft.pass_costs().attention;
+    timed("launch", [&] { fill_launches(cost, &candidate->plan); });
+    timed("predict", [&] { candidate->prediction = predict(layout_, candidate->plan, costs_); });
   }
 
   // Whether some tile's home is no server: then there is no home plan.
@@ -99,20 +115,23 @@ class Planner {
                        [](const Tile& tile) { return tile.server == kUnplaced; });
   }
 
-  void keep_better(Candidate other, Candidate* best) const {
-    if (other.prediction.makespan_s < best->prediction.makespan_s) *best = std::move(other);
+  // Returns whether it is.
+  bool keep_better(Candidate other, Candidate* best) const {
+    const bool better = other.prediction.makespan_s < best->prediction.makespan_s;
+    if (better) *best = std::move(other);
+    return better;
   }
 
   void try_cheaper_exchange(Candidate* best) {
     PassSwitches passes = options_.passes;
     for (const auto pass : {&PassSwitches::relay, &PassSwitches::tiles, &PassSwitches::bands}) {
-      if (!(passes.*pass)) continue;
-      PassSwitches without = passes;
-      without.*pass = false;
-      keep_better(balanced(without, options_.epsilon), best);
+      if (!(best->changed.*pass)) continue;
+      passes.*pass = false;
+      if (!keep_better(balanced(passes, options_.epsilon), best)) passes.*pass = true;
     }
     for (const double epsilon : kWiderTolerances) {
-      if (epsilon > options_.epsilon) keep_better(balanced(passes, epsilon), best);
+      if (epsilon <= options_.epsilon) continue;
+      if (!keep_better(balanced(passes, epsilon), best)) return;
     }
   }
 

@@ -1,8 +1,7 @@
 #include "planner/held_rows.h"
 
+#include <algorithm>
 #include <utility>
-
-#include "planner/interval_set.h"
 
 namespace longspan {
 namespace {
@@ -75,13 +74,27 @@ std::vector<Range> rows_with_other_parts(const TokenLayout& layout, const Attent
   return normalize(std::move(rows));
 }
 
+namespace {
+
+// Whether one of the normalized ranges has a row in common with `range`.
+bool touches(const std::vector<Range>& ranges, const Range& range) {
+  const auto found =
+      std::lower_bound(ranges.begin(), ranges.end(), range.begin,
+                       [](const Range& part, int64_t begin) { return part.end <= begin; });
+  return found != ranges.end() && found->begin < range.end;
+}
+
+}  // namespace
+
 void mark_partial_transfers(const TokenLayout& layout, AttentionPlan* plan) {
-  const IntervalSet query_rows(rows_with_other_parts(layout, *plan, RowKind::kQuery));
-  const IntervalSet key_rows(rows_with_other_parts(layout, *plan, RowKind::kKeyValue));
+  const auto query_rows = rows_with_other_parts(layout, *plan, RowKind::kQuery);
+  const auto key_rows = plan->direction == Direction::kBackward
+                            ? rows_with_other_parts(layout, *plan, RowKind::kKeyValue)
+                            : std::vector<Range>();
   for (Round& round : plan->back) {
     for (Transfer& transfer : round.transfers) {
-      const IntervalSet& rows = transfer.kind == RowKind::kQuery ? query_rows : key_rows;
-      transfer.partial = rows.intersects(transfer.line);
+      const bool is_query = transfer.kind == RowKind::kQuery;
+      transfer.partial = touches(is_query ? query_rows : key_rows, transfer.line);
     }
   }
 }

@@ -20,23 +20,19 @@ std::vector<std::vector<std::pair<Range, int>>> late_arrivals(const AttentionPla
   return late;
 }
 
-// Of tasks [begin, end) of a server.
-struct LaunchCost {
-  double tasks_s = 0;
-  double row_s = 0;
-
-  bool is_full() const { return tasks_s >= row_s; }
-};
-
-LaunchCost launch_cost(const ServerPlan& server, int64_t begin, int64_t end,
-                       const AttentionCost& cost) {
-  LaunchCost launch;
+// Whether tasks [begin, end) of a server take as long as the longest row of tiles among them.
+bool is_full(const ServerPlan& server, int64_t begin, int64_t end, const AttentionCost& cost) {
+  int64_t longest_keys = 0;
   for (int64_t idx = begin; idx < end; ++idx) {
-    const AttentionTask& task = server.tasks[static_cast<size_t>(idx)];
-    launch.tasks_s += cost.task_s(task.queries, task.keys);
-    launch.row_s = std::max(launch.row_s, cost.row_s(task.keys.size()));
+    longest_keys = std::max(longest_keys, server.tasks[static_cast<size_t>(idx)].keys.size());
   }
-  return launch;
+  const double row_s = cost.row_s(longest_keys);
+  double tasks_s = 0;
+  for (int64_t idx = begin; idx < end && tasks_s < row_s; ++idx) {
+    const AttentionTask& task = server.tasks[static_cast<size_t>(idx)];
+    tasks_s += cost.task_s(task.queries, task.keys);
+  }
+  return tasks_s >= row_s;
 }
 
 void fill_launches(const AttentionCost& cost, ServerPlan* server) {
@@ -45,13 +41,13 @@ void fill_launches(const AttentionCost& cost, ServerPlan* server) {
     LaunchGroup& group = groups[idx];
     LaunchGroup& before = groups[idx - 1];
     while (before.task_end > before.task_begin &&
-           !launch_cost(*server, group.task_begin, group.task_end, cost).is_full()) {
+           !is_full(*server, group.task_begin, group.task_end, cost)) {
       --before.task_end;
       --group.task_begin;
     }
     // What is left of the group before may be too little for a launch of its own.
     const bool is_first = idx == 1;
-    if (is_first && !launch_cost(*server, before.task_begin, before.task_end, cost).is_full()) {
+    if (is_first && !is_full(*server, before.task_begin, before.task_end, cost)) {
       group.task_begin = before.task_begin;
       before.task_end = before.task_begin;
     }
@@ -101,6 +97,36 @@ void group_by_arrival(const TokenLayout& layout, AttentionPlan* plan) {
         server.groups.push_back({waiting[idx].first, end - 1, end});
       }
       server.groups.back().task_end = end;
+    }
+  }
+}
+
+void delay_late_tasks(const TokenLayout& layout, AttentionPlan* plan) {
+  const auto late = late_arrivals(*plan);
+  for (size_t rank = 0; rank < plan->servers.size(); ++rank) {
+    ServerPlan& server = plan->servers[rank];
+    if (late[rank].empty() || server.groups.empty()) continue;
+    LaunchGroup& last = server.groups.back();
+    if (last.after_round != 1) continue;
+    const auto arrives_late = [&](const AttentionTask& task) {
+      const Range keys = layout.to_line(task.document, task.keys);
+      const Range queries = layout.to_line(task.document, task.queries);
+      return std::any_of(late[rank].begin(), late[rank].end(), [&](const auto& arrival) {
+        return !intersect(arrival.first, keys).empty() ||
+               !intersect(arrival.first, queries).empty();
+      });
+    };
+    const auto begin = server.tasks.begin() + static_cast<std::ptrdiff_t>(last.task_begin);
+    const auto first_late = std::stable_partition(
+        begin, server.tasks.end(), [&](const AttentionTask& task) { return !arrives_late(task); });
+    const int64_t split = first_late - server.tasks.begin();
+    if (split == last.task_end) continue;
+    const LaunchGroup delayed{2, split, last.task_end};
+    if (split == last.task_begin) {
+      last = delayed;
+    } else {
+      last.task_end = split;
+      server.groups.push_back(delayed);
     }
   }
 }

@@ -67,13 +67,13 @@ class Balancer {
 
   void collect_supplies() {
     supplies_.clear();
-    const auto by_server = draft_.tiles_by_server();
+    TilesByServer by_server = draft_.tiles_by_server();
     for (int rank = 0; rank < draft_.num_ranks(); ++rank) {
       const double surplus = -deficit_s(rank);
       if (!draft_.is_server(rank) || surplus <= tolerance_ * target_s_[static_cast<size_t>(rank)]) {
         continue;
       }
-      collect_from(by_server[static_cast<size_t>(rank)], surplus);
+      collect_from(by_server.of(static_cast<size_t>(rank)), surplus);
     }
     for (size_t idx = 0; idx < draft_.tiles().size(); ++idx) {
       const Tile& tile = draft_.tile(idx);
@@ -83,7 +83,7 @@ class Balancer {
 
   // Fewest bytes for the work first: that is long documents for much work and short ones for
   // little. A tile whose smallest stretch is far more than what is left stays.
-  void collect_from(const std::vector<size_t>& indices, double surplus) {
+  void collect_from(std::span<const size_t> indices, double surplus) {
     std::vector<std::pair<double, size_t>> order;
     for (const size_t idx : indices) {
       const Tile& tile = draft_.tile(idx);

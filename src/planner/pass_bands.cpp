@@ -147,11 +147,15 @@ std::vector<Tile> banded_tiles(const TileDraft& draft, const WideDocument& wide,
 
 }  // namespace
 
-void place_in_bands(TileDraft* draft) {
+bool place_in_bands(TileDraft* draft) {
+  bool changed = false;
   for (const WideDocument& wide : wide_documents(*draft)) {
     const size_t bands = best_bands(*draft, wide);
-    if (bands > 1) draft->replace_document(wide.document, banded_tiles(*draft, wide, bands));
+    if (bands == 1) continue;
+    draft->replace_document(wide.document, banded_tiles(*draft, wide, bands));
+    changed = true;
   }
+  return changed;
 }
 
 }  // namespace longspan

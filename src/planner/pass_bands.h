@@ -19,6 +19,7 @@
 
 namespace longspan {
 
-void place_in_bands(TileDraft* draft);
+// Returns whether any document was placed so.
+bool place_in_bands(TileDraft* draft);
 
 }  // namespace longspan

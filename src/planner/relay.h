@@ -6,17 +6,18 @@
 // on the wire stay the same, their peak falls. Queries that several servers work on are relayed
 // likewise. Results take the same ways in reverse and are merged where they meet.
 //
-//   relay_rows(layout, bytes, &plan);      // after route_directly
+//   relay_rows(layout, costs, &plan);      // a plan with one round in each leg, e.g. of
+//   route_tiles
 //
-// A plan without hot senders is left as it is. Pure; any thread.
+// A plan without hot senders is left as it is, and so is one whose exchange would then take longer
+// than before and longer than its window. Pure; any thread.
 #pragma once
 
-#include "cost/attention_sizes.h"
-#include "planner/attention_plan.h"
+#include "planner/planning_costs.h"
 
 namespace longspan {
 
-// Needs the plan of route_directly: at most one round in each leg.
-void relay_rows(const TokenLayout& layout, const RowBytes& bytes, AttentionPlan* plan);
+// Returns whether the plan changed.
+bool relay_rows(const TokenLayout& layout, const PlanningCosts& costs, AttentionPlan* plan);
 
 }  // namespace longspan

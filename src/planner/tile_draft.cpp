@@ -115,13 +115,22 @@ void TileDraft::give_queries(size_t idx, const Range& queries, int server) {
   if (!given.keys.empty()) add(given);
 }
 
-std::vector<std::vector<size_t>> TileDraft::tiles_by_server() const {
-  std::vector<std::vector<size_t>> indices(load_s_.size());
+TilesByServer TileDraft::tiles_by_server() const {
+  TilesByServer grouped;
+  grouped.begin.assign(load_s_.size() + 1, 0);
+  for (const Tile& tile : tiles_) {
+    if (tile.server != kUnplaced) ++grouped.begin[static_cast<size_t>(tile.server) + 1];
+  }
+  for (size_t server = 1; server < grouped.begin.size(); ++server) {
+    grouped.begin[server] += grouped.begin[server - 1];
+  }
+  grouped.indices.resize(grouped.begin.back());
+  std::vector<size_t> next(grouped.begin.begin(), grouped.begin.end() - 1);
   for (size_t idx = 0; idx < tiles_.size(); ++idx) {
     if (tiles_[idx].server == kUnplaced) continue;
-    indices[static_cast<size_t>(tiles_[idx].server)].push_back(idx);
+    grouped.indices[next[static_cast<size_t>(tiles_[idx].server)]++] = idx;
   }
-  return indices;
+  return grouped;
 }
 
 }  // namespace longspan

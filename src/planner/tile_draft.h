@@ -10,6 +10,7 @@
 // One thread.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "planner/attention_plan.h"
@@ -27,6 +28,17 @@ struct Tile {
   Range queries;  // document positions
   Range keys;     // document positions, none beyond the last query
   double cost_s = 0;
+};
+
+// Indices of tiles, grouped by server, in the order of the draft. Tiles without a server are left
+// out.
+struct TilesByServer {
+  std::vector<size_t> indices;
+  std::vector<size_t> begin;  // of each server; one more at the end
+
+  std::span<size_t> of(size_t server) {
+    return {indices.data() + begin[server], begin[server + 1] - begin[server]};
+  }
 };
 
 class TileDraft {
@@ -64,8 +76,7 @@ class TileDraft {
   void replace_document(int32_t document, const std::vector<Tile>& tiles);
   void replace_all(const std::vector<Tile>& tiles);
 
-  // Indices of the tiles of each server, in the order of the draft: [server] -> indices.
-  std::vector<std::vector<size_t>> tiles_by_server() const;
+  TilesByServer tiles_by_server() const;
 
  private:
   void change_load(int server, double by_s);

@@ -20,30 +20,13 @@ void append(const Range& range, std::vector<Range>* ranges) {
   ranges->push_back(range);
 }
 
-// Indices of the tiles, grouped by server; [begin[server], begin[server + 1]).
-struct TileOrder {
-  std::vector<uint32_t> indices;
-  std::vector<size_t> begin;
-};
-
-TileOrder order_tiles(const TileDraft& draft) {
+// The tiles of each server by document, queries and keys.
+TilesByServer order_tiles(const TileDraft& draft) {
   const std::vector<Tile>& tiles = draft.tiles();
-  TileOrder order;
-  order.begin.assign(static_cast<size_t>(draft.num_ranks()) + 1, 0);
-  for (const Tile& tile : tiles) {
-    LONGSPAN_CHECK(tile.server != kUnplaced, "a tile of document ", tile.document,
-                   " is on no server");
-    ++order.begin[static_cast<size_t>(tile.server) + 1];
-  }
-  for (size_t rank = 1; rank < order.begin.size(); ++rank) {
-    order.begin[rank] += order.begin[rank - 1];
-  }
-  order.indices.resize(tiles.size());
-  std::vector<size_t> next(order.begin.begin(), order.begin.end() - 1);
-  for (size_t idx = 0; idx < tiles.size(); ++idx) {
-    order.indices[next[static_cast<size_t>(tiles[idx].server)]++] = static_cast<uint32_t>(idx);
-  }
-  const auto before = [&](uint32_t one, uint32_t other) {
+  TilesByServer order = draft.tiles_by_server();
+  LONGSPAN_CHECK(order.indices.size() == tiles.size(), order.indices.size(), " of ", tiles.size(),
+                 " tiles are placed");
+  const auto before = [&](size_t one, size_t other) {
     const Tile& a = tiles[one];
     const Tile& b = tiles[other];
     if (a.document != b.document) return a.document < b.document;
@@ -51,9 +34,10 @@ TileOrder order_tiles(const TileDraft& draft) {
     return a.keys.begin < b.keys.begin;
   };
   for (size_t rank = 0; rank + 1 < order.begin.size(); ++rank) {
-    const auto first = order.indices.begin() + static_cast<std::ptrdiff_t>(order.begin[rank]);
-    const auto last = order.indices.begin() + static_cast<std::ptrdiff_t>(order.begin[rank + 1]);
-    if (!std::is_sorted(first, last, before)) std::sort(first, last, before);
+    const std::span<size_t> indices = order.of(rank);
+    if (!std::is_sorted(indices.begin(), indices.end(), before)) {
+      std::sort(indices.begin(), indices.end(), before);
+    }
   }
   return order;
 }
@@ -67,11 +51,10 @@ class Router {
   }
 
   AttentionPlan run() {
-    const TileOrder order = order_tiles(draft_);
+    TilesByServer order = order_tiles(draft_);
     for (int rank = 0; rank < draft_.num_ranks(); ++rank) {
       const auto idx = static_cast<size_t>(rank);
-      add_tasks(rank, order.indices.data() + order.begin[idx],
-                order.indices.data() + order.begin[idx + 1]);
+      add_tasks(rank, order.of(idx));
       add_transfers(rank, plan_.servers[idx].query_rows, RowKind::kQuery);
       add_transfers(rank, plan_.servers[idx].key_rows, RowKind::kKeyValue);
     }
@@ -82,17 +65,17 @@ class Router {
 
  private:
   // Tasks whose rows are all at home come first.
-  void add_tasks(int rank, const uint32_t* begin, const uint32_t* end) {
+  void add_tasks(int rank, std::span<const size_t> tiles) {
     ServerPlan& server = plan_.servers[static_cast<size_t>(rank)];
-    server.tasks.reserve(static_cast<size_t>(end - begin));
+    server.tasks.reserve(tiles.size());
     remote_.clear();
     bool last_is_local = false;
     bool last_is_remote = false;
-    for (const uint32_t* at = begin; at != end;) {
+    for (auto at = tiles.begin(); at != tiles.end();) {
       const int32_t document = draft_.tile(*at).document;
       const int64_t line = layout_.document(document).begin;
       document_keys_.clear();
-      for (; at != end && draft_.tile(*at).document == document; ++at) {
+      for (; at != tiles.end() && draft_.tile(*at).document == document; ++at) {
         const Tile& tile = draft_.tile(*at);
         append(shift(tile.queries, line), &server.query_rows);
         document_keys_.push_back(shift(tile.keys, line));

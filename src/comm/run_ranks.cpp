@@ -109,7 +109,8 @@ void run_rank(Communicator& communicator, const RankBody& body) {
 
 void run_ranks(int size, const RunRanksOptions& options, const RankBody& body) {
   LONGSPAN_CHECK(size >= 1, "asked for ", size, " ranks");
-  ThreadGroup group(size, {.stall_timeout_s = options.stall_timeout_s});
+  ThreadGroup group(
+      size, {.stall_timeout_s = options.stall_timeout_s, .device_memory = options.device_memory});
   Roll roll(size);
   std::vector<std::thread> threads;
   try {

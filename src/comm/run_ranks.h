@@ -16,15 +16,18 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "comm/communicator.h"
+#include "comm/device_memory.h"
 
 namespace longspan {
 
 struct RunRanksOptions {
   double stall_timeout_s = 300;
   double grace_s = 10;
+  std::shared_ptr<DeviceMemory> device_memory = nullptr;  // of runs on a device
   std::function<void(const std::string& message)> on_stuck = {};
 };
 

@@ -30,7 +30,10 @@ struct Contribution {
   int64_t detail = 0;  // root of a broadcast, element size of a sum; equal on all ranks
   const void* input = nullptr;
   void* output = nullptr;
+  DeviceMemory::Moment ready = nullptr;  // of an input on the device
 };
+
+using Moments = std::vector<DeviceMemory::Moment>;
 
 // The members of a communicator and the table at which they meet; guarded by the world's mutex,
 // except that between meet() and part() everybody may read all contributions.
@@ -39,14 +42,18 @@ struct ThreadSubgroup {
       : number(group_number),
         ranks(std::move(world_ranks)),
         table(ranks.size()),
-        present(ranks.size(), false) {}
+        present(ranks.size(), false),
+        reading(ranks.size()) {}
 
   const int64_t number;
   const std::vector<int> ranks;  // position in the group -> rank of the world
   std::vector<Contribution> table;
   std::vector<bool> present;
+  Moments reading;                        // of ranks that part: until when they read the others
+  std::shared_ptr<const Moments> parted;  // the same of the last parting, whole
   size_t arrived = 0;
   size_t left = 0;
+  size_t noted = 0;  // in `reading`
   uint64_t meetings = 0;
   uint64_t partings = 0;
   std::string problem;  // contributions that do not fit together
@@ -116,6 +123,9 @@ class ThreadCommunicator : public Communicator {
   void abort(std::string_view reason) override { world_->fail(reason); }
 
  private:
+  DeviceMemory::Moment moment_of(const void* address) const {
+    return world_->on_device(address) ? world_->device_memory()->moment() : nullptr;
+  }
   int world_rank(int position) const { return group_->ranks[static_cast<size_t>(position)]; }
   Work work(std::shared_ptr<ThreadTransfer> transfer) {
     return Work(std::make_unique<ThreadWork>(world_, std::move(transfer)));
@@ -123,6 +133,10 @@ class ThreadCommunicator : public Communicator {
 
   void meet(const Contribution& mine);
   void part();
+  // On the device: nobody's buffer changes before all have read it.
+  void part_after(const DeviceMemory::Moment& read);
+  void all_gather_on_device(ConstBytes own, MutableBytes gathered);
+  void wait_for_inputs();
   std::vector<int> absent() const;
   template <typename T>
   void reduce_block(std::span<const T> input, std::span<T> own, std::string_view op);
@@ -205,6 +219,32 @@ void ThreadCommunicator::part() {
                               [&group, parting] { return group.partings != parting; });
 }
 
+void ThreadCommunicator::part_after(const DeviceMemory::Moment& read) {
+  {
+    const auto lock = world_->lock();
+    group_->reading[static_cast<size_t>(rank_)] = read;
+    group_->noted += 1;
+    if (group_->noted == group_->ranks.size()) {
+      group_->noted = 0;
+      group_->parted = std::make_shared<const Moments>(group_->reading);
+    }
+  }
+  part();
+  // The next parting needs this rank: until then the list stays.
+  std::shared_ptr<const Moments> others;
+  {
+    const auto lock = world_->lock();
+    others = group_->parted;
+  }
+  for (const DeviceMemory::Moment& moment : *others) world_->device_memory()->wait_for(moment);
+}
+
+void ThreadCommunicator::wait_for_inputs() {
+  for (const Contribution& contribution : group_->table) {
+    world_->device_memory()->wait_for(contribution.ready);
+  }
+}
+
 void ThreadCommunicator::barrier(std::string_view op) {
   meet({.kind = CollectiveKind::kBarrier, .op = op});
 }
@@ -215,7 +255,18 @@ void ThreadCommunicator::broadcast(int root, MutableBytes data, std::string_view
         .op = op,
         .count = static_cast<int64_t>(data.size()),
         .detail = root,
-        .input = data.data()});
+        .input = data.data(),
+        .ready = moment_of(data.data())});
+  if (world_->on_device(data.data())) {
+    DeviceMemory::Moment read;
+    if (rank_ != root) {
+      const Contribution& from = group_->table[static_cast<size_t>(root)];
+      const Contribution& mine = group_->table[static_cast<size_t>(rank_)];
+      read = world_->device_memory()->copy(data.data(), from.input, data.size(),
+                                           Moments{from.ready, mine.ready});
+    }
+    return part_after(read);
+  }
   if (rank_ != root && !data.empty()) {
     std::memcpy(data.data(), group_->table[static_cast<size_t>(root)].input, data.size());
   }
@@ -229,7 +280,9 @@ void ThreadCommunicator::all_gather(ConstBytes own, MutableBytes gathered, std::
   meet({.kind = CollectiveKind::kAllGather,
         .op = op,
         .count = static_cast<int64_t>(block),
-        .input = own.data()});
+        .input = own.data(),
+        .ready = moment_of(own.data())});
+  if (block > 0 && world_->on_device(own.data())) return all_gather_on_device(own, gathered);
   for (size_t step = 0; step < ranks && block > 0; ++step) {
     const size_t position = (static_cast<size_t>(rank_) + step) % ranks;
     std::byte* target = gathered.data() + position * block;
@@ -239,7 +292,21 @@ void ThreadCommunicator::all_gather(ConstBytes own, MutableBytes gathered, std::
   part();
 }
 
-// Between meet() and part(): no allocation, nothing that throws.
+void ThreadCommunicator::all_gather_on_device(ConstBytes own, MutableBytes gathered) {
+  const size_t ranks = group_->ranks.size();
+  const DeviceMemory::Moment mine = group_->table[static_cast<size_t>(rank_)].ready;
+  DeviceMemory::Moment last;  // copies of one rank run in order
+  for (size_t step = 0; step < ranks; ++step) {
+    const size_t position = (static_cast<size_t>(rank_) + step) % ranks;
+    std::byte* target = gathered.data() + position * own.size();
+    const Contribution& from = group_->table[position];
+    if (from.input == target) continue;
+    last = world_->device_memory()->copy(target, from.input, own.size(), Moments{from.ready, mine});
+  }
+  part_after(last);
+}
+
+// Between meet() and part() on the host: no allocation, nothing that throws.
 template <typename T>
 void ThreadCommunicator::reduce_block(std::span<const T> input, std::span<T> own,
                                       std::string_view op) {
@@ -249,7 +316,18 @@ void ThreadCommunicator::reduce_block(std::span<const T> input, std::span<T> own
         .op = op,
         .count = static_cast<int64_t>(count),
         .detail = static_cast<int64_t>(sizeof(T)),
-        .input = input.data()});
+        .input = input.data(),
+        .ready = moment_of(input.data())});
+  if (count > 0 && world_->on_device(own.data())) {
+    wait_for_inputs();
+    std::vector<const T*> parts;
+    for (const Contribution& contribution : group_->table) {
+      parts.push_back(static_cast<const T*>(contribution.input) +
+                      static_cast<size_t>(rank_) * count);
+    }
+    world_->device_memory()->sum(parts, static_cast<int64_t>(count), own.data());
+    return part_after(world_->device_memory()->moment());
+  }
   const size_t block_begin = static_cast<size_t>(rank_) * count;
   std::array<T, kSliceElements> sum;
   for (size_t begin = 0; begin < count; begin += kSliceElements) {
@@ -272,6 +350,8 @@ void ThreadCommunicator::reduce_block(std::span<const T> input, std::span<T> own
 template <typename Combine>
 void ThreadCommunicator::all_reduce(CollectiveKind kind, std::span<double> values,
                                     std::string_view op, const Combine& combine) {
+  LONGSPAN_CHECK(values.empty() || !world_->on_device(values.data()), op,
+                 ": sums and maxima over ranks take host memory");
   meet({.kind = kind,
         .op = op,
         .count = static_cast<int64_t>(values.size()),
@@ -327,7 +407,7 @@ std::unique_ptr<Communicator> ThreadCommunicator::subgroup(const std::vector<int
 ThreadGroup::ThreadGroup(int size, const ThreadGroupOptions& options) {
   LONGSPAN_CHECK(size >= 1, "a group of ", size, " ranks");
   LONGSPAN_CHECK(options.stall_timeout_s > 0, "stall timeout ", options.stall_timeout_s, " s");
-  world_ = std::make_shared<ThreadWorld>(size, options.stall_timeout_s);
+  world_ = std::make_shared<ThreadWorld>(size, options.stall_timeout_s, options.device_memory);
   std::vector<int> ranks;
   for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
   const auto lock = world_->lock();

@@ -7,7 +7,8 @@
 //
 // run_ranks.h starts the threads and handles their failures; prefer it. Messages are copied once,
 // from the sender's buffer into the receiver's; sums read the other ranks' buffers directly, each
-// rank working on its own slice. Waiting ranks sleep, so more ranks than cores are fine.
+// rank working on its own slice. Waiting ranks sleep, so more ranks than cores are fine. Buffers
+// may lie on the device of options.device_memory; then copies and sums are queued there.
 //
 // Threads: communicator(r) is called once for each rank, by any thread; the communicator then
 // belongs to rank r's thread. The group may be destroyed before its communicators.
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/device_memory.h"
 #include "comm/stall_report.h"
 
 namespace longspan {
@@ -27,6 +29,7 @@ struct ThreadSubgroup;
 
 struct ThreadGroupOptions {
   double stall_timeout_s = 300;
+  std::shared_ptr<DeviceMemory> device_memory = nullptr;  // of runs on a device
 };
 
 class ThreadGroup {

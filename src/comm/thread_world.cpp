@@ -15,7 +15,9 @@ void copy_bytes(std::byte* target, const std::byte* source, size_t size_bytes) {
 
 }  // namespace
 
-ThreadWorld::ThreadWorld(int size, double stall_timeout_s) : stall_timeout_(stall_timeout_s) {
+ThreadWorld::ThreadWorld(int size, double stall_timeout_s,
+                         std::shared_ptr<DeviceMemory> device_memory)
+    : stall_timeout_(stall_timeout_s), device_memory_(std::move(device_memory)) {
   for (int rank = 0; rank < size; ++rank) ranks_.push_back(std::make_unique<Rank>());
 }
 
@@ -29,6 +31,7 @@ ThreadWorld::TransferPointer ThreadWorld::post_send(int destination, const Messa
   send->op = op;
   send->source_bytes = data.data();
   send->size_bytes = data.size();
+  set_ready(*send, data.data());
 
   Lock guard(mutex_);
   throw_if_failed(guard, send->owner, op);
@@ -52,6 +55,7 @@ ThreadWorld::TransferPointer ThreadWorld::post_receive(int rank, const MessageKe
   receive->op = op;
   receive->target_bytes = data.data();
   receive->size_bytes = data.size();
+  set_ready(*receive, data.data());
 
   Lock guard(mutex_);
   throw_if_failed(guard, rank, op);
@@ -82,17 +86,39 @@ void ThreadWorld::copy_and_finish(Lock& guard, ThreadTransfer& send, ThreadTrans
     fail(guard, problem);
   } else {
     // While the stage says copying, neither owner leaves its wait, so both buffers stay valid.
-    const std::byte* source = send.kept.empty() ? send.source_bytes : send.kept.data();
     send.stage = ThreadTransfer::Stage::kCopying;
     receive.stage = ThreadTransfer::Stage::kCopying;
     guard.unlock();
-    copy_bytes(receive.target_bytes, source, send.size_bytes);
+    copy(send, receive);
     guard.lock();
   }
   send.stage = ThreadTransfer::Stage::kDone;
   receive.stage = ThreadTransfer::Stage::kDone;
   wake(guard, send.owner);
   wake(guard, receive.owner);
+}
+
+void ThreadWorld::set_ready(ThreadTransfer& transfer, const void* address) {
+  transfer.on_device = transfer.size_bytes > 0 && on_device(address);
+  if (transfer.on_device) transfer.ready = device_memory_->moment();
+}
+
+// Host or device on both sides: a message between the two would be a copy that nobody asked for.
+void ThreadWorld::copy(ThreadTransfer& send, ThreadTransfer& receive) {
+  if (send.on_device != receive.on_device) {
+    send.problem = receive.problem =
+        text("'", send.op, "' of rank ", send.owner, " and '", receive.op, "' of rank ",
+             receive.owner, ": one buffer is on the device and one is not");
+    return fail(send.problem);
+  }
+  if (!send.on_device) {
+    return copy_bytes(receive.target_bytes,
+                      send.kept.empty() ? send.source_bytes : send.kept.data(), send.size_bytes);
+  }
+  const std::byte* source = send.kept_on_device ? send.kept_on_device.get() : send.source_bytes;
+  const DeviceMemory::Moment after[] = {send.ready, receive.ready};
+  send.copied = device_memory_->copy(receive.target_bytes, source, send.size_bytes, after);
+  receive.copied = send.copied;
 }
 
 bool ThreadWorld::done(const ThreadTransfer& transfer) {
@@ -115,6 +141,7 @@ void ThreadWorld::wait(ThreadTransfer& transfer) {
                       [&] { return transfer.stage == ThreadTransfer::Stage::kDone; });
   if (!transfer.problem.empty()) throw InternalError(transfer.problem);
   throw_if_failed(guard, transfer.owner, transfer.op);
+  if (transfer.on_device) device_memory_->wait_for(transfer.copied);
 }
 
 void ThreadWorld::abandon(ThreadTransfer& transfer) {
@@ -122,6 +149,10 @@ void ThreadWorld::abandon(ThreadTransfer& transfer) {
   withdraw(guard, transfer);
   sleep_until_certain(guard, transfer.owner,
                       [&] { return transfer.stage != ThreadTransfer::Stage::kCopying; });
+  if (transfer.copied) {
+    device_memory_->wait_for(transfer.copied);
+    device_memory_->finish();
+  }
 }
 
 // True if nobody had asked for the message and its copy now stands in the mailbox. The receiver may
@@ -129,10 +160,21 @@ void ThreadWorld::abandon(ThreadTransfer& transfer) {
 bool ThreadWorld::leave_copy_behind(Lock& guard, ThreadTransfer& send) {
   if (send.stage != ThreadTransfer::Stage::kPosted) return false;
   guard.unlock();
-  std::vector<std::byte> copy(send.source_bytes, send.source_bytes + send.size_bytes);
+  std::vector<std::byte> copy;
+  std::shared_ptr<const std::byte> copy_on_device;
+  DeviceMemory::Moment copied;
+  if (send.on_device) {
+    copy_on_device =
+        device_memory_->duplicate(send.source_bytes, send.size_bytes, send.ready, &copied);
+    device_memory_->wait_for(copied);
+  } else {
+    copy.assign(send.source_bytes, send.source_bytes + send.size_bytes);
+  }
   guard.lock();
   if (send.stage != ThreadTransfer::Stage::kPosted) return false;
   send.kept = std::move(copy);
+  send.kept_on_device = std::move(copy_on_device);
+  send.ready = std::move(copied);
   return true;
 }
 

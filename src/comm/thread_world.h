@@ -10,6 +10,9 @@
 // to the receiver's. Only a send that is waited for before its receive was posted leaves a copy
 // behind.
 //
+// Device memory goes the same way, but what is passed on is a place in a queue: a transfer is done
+// when its copy is queued, and wait() makes the waiting rank's queue wait for the copy.
+//
 //   auto transfer = world.post_send(destination, key, op, data);   world.wait(*transfer);
 //
 // Threads: every function may be called by any rank's thread, with that rank's own number.
@@ -29,6 +32,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/device_memory.h"
 #include "comm/message_key.h"
 #include "comm/stall_report.h"
 
@@ -48,7 +52,13 @@ struct ThreadTransfer {
   size_t size_bytes = 0;
   Stage stage = Stage::kPosted;
   std::vector<std::byte> kept;  // the copy left behind by a sender that went on
-  std::string problem;          // sizes differ
+  // On a device: when the buffer may be read or written, when the copy is done, and what keeps a
+  // copy left behind alive.
+  bool on_device = false;
+  DeviceMemory::Moment ready;
+  DeviceMemory::Moment copied;
+  std::shared_ptr<const std::byte> kept_on_device;
+  std::string problem;  // sizes differ
 
   int peer() const { return is_send ? destination : key.source; }
 };
@@ -58,9 +68,14 @@ class ThreadWorld {
   using Lock = std::unique_lock<std::mutex>;
   using TransferPointer = std::shared_ptr<ThreadTransfer>;
 
-  ThreadWorld(int size, double stall_timeout_s);
+  ThreadWorld(int size, double stall_timeout_s, std::shared_ptr<DeviceMemory> device_memory);
 
   int size() const { return static_cast<int>(ranks_.size()); }
+  // Null: there is host memory only.
+  DeviceMemory* device_memory() const { return device_memory_.get(); }
+  bool on_device(const void* address) const {
+    return device_memory_ && device_memory_->owns(address);
+  }
 
   TransferPointer post_send(int destination, const MessageKey& key, std::string_view op,
                             ConstBytes data);
@@ -111,8 +126,11 @@ class ThreadWorld {
   void copy_and_finish(Lock& lock, ThreadTransfer& send, ThreadTransfer& receive);
   void withdraw(const Lock& lock, ThreadTransfer& transfer);
   bool leave_copy_behind(Lock& lock, ThreadTransfer& send);
+  void copy(ThreadTransfer& send, ThreadTransfer& receive);
+  void set_ready(ThreadTransfer& transfer, const void* address);
 
   const std::chrono::duration<double> stall_timeout_;
+  const std::shared_ptr<DeviceMemory> device_memory_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   bool failed_ = false;

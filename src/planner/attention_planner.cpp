@@ -52,10 +52,11 @@ class Planner {
   PlannedAttention run() {
     Candidate best = balanced(options_.passes, options_.epsilon);
     if (options_.passes.choose) {
-      if (best.is_exposed()) try_cheaper_exchange(&best);
+      if (best.is_exposed() || bytes_over_cap(best) > 0) try_cheaper_exchange(&best);
       prefer_home(&best);
     }
     if (options_.passes.refine && is_small(best.draft)) refine_small(&best);
+    check_memory(best);
     return {std::move(best.plan), std::move(best.prediction), times_};
   }
 
@@ -115,11 +116,33 @@ class Planner {
                        [](const Tile& tile) { return tile.server == kUnplaced; });
   }
 
-  // Returns whether it is.
+  double bytes_over_cap(const Candidate& candidate) const {
+    if (costs_.memory_cap_bytes <= 0) return 0;
+    double over = 0;
+    for (const ServerPrediction& server : candidate.prediction.servers) {
+      over = std::max(over, server.memory_bytes - costs_.memory_cap_bytes);
+    }
+    return over;
+  }
+
+  // Whatever fits goes before what does not; then the makespan counts. Returns whether the other
+  // one is better.
   bool keep_better(Candidate other, Candidate* best) const {
-    const bool better = other.prediction.makespan_s < best->prediction.makespan_s;
+    const bool better = std::pair(bytes_over_cap(other), other.prediction.makespan_s) <
+                        std::pair(bytes_over_cap(*best), best->prediction.makespan_s);
     if (better) *best = std::move(other);
     return better;
+  }
+
+  void check_memory(const Candidate& candidate) const {
+    for (size_t rank = 0; rank < candidate.prediction.servers.size(); ++rank) {
+      const double needed = candidate.prediction.servers[rank].memory_bytes;
+      if (costs_.memory_cap_bytes <= 0 || needed <= costs_.memory_cap_bytes) continue;
+      throw UserError(text("attention server ", rank, " needs ", needed,
+                           " bytes for rows of other ranks, but may take ", costs_.memory_cap_bytes,
+                           " (memory cap); raise the cap, cut the micro-batch into more chunks, or "
+                           "use more servers"));
+    }
   }
 
   void try_cheaper_exchange(Candidate* best) {
@@ -146,11 +169,11 @@ class Planner {
       }
     }
     // The home plan's makespan is at least that: no need to look closer.
-    if (best->prediction.makespan_s < busiest_s) return;
+    if (best->prediction.makespan_s < busiest_s && bytes_over_cap(*best) <= 0) return;
     for (const bool relay : {false, true}) {
       if (relay && !options_.passes.relay) continue;
       Candidate home = routed(home_, relay);
-      if (home.prediction.makespan_s <= best->prediction.makespan_s) *best = std::move(home);
+      if (!keep_better(*best, &home)) *best = std::move(home);
     }
   }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "planner/plan_verifier.h"
 #include "planner/planner_test_layouts.h"
 
@@ -90,7 +91,7 @@ TEST(AttentionPlanner, ManyServersAndLongDocuments) {
     constexpr int kRanks[] = {1, 2, 7, 64, 127, 512, 997, 1000};
     const int ranks = kRanks[seed % 8];
     std::vector<int64_t> lengths;
-    for (int64_t tokens = 0; tokens < ranks * int64_t{2000};) {
+    for (int64_t tokens = 0; tokens < ranks * int64_t{600};) {
       const int64_t longest = int64_t{1} << random.between(0, 20);
       lengths.push_back(random.between(1, longest));
       tokens += lengths.back();
@@ -133,6 +134,36 @@ TEST(AttentionPlanner, IsNeverSlowerThanTheHomePlan) {
     }
   }
   EXPECT_GT(improved, 50) << "of 300: the test must see plans that help";
+}
+
+TEST(AttentionPlanner, KeepsToTheMemoryCapOrSaysThatItCannot) {
+  int refused = 0;
+  int bound = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    RandomStream random(seed, "attention planner under a cap");
+    const TokenLayout layout =
+        random_layout(random, {.max_documents = 20, .max_document_tokens = 8000});
+    PlanningCosts costs = random_costs(random, layout.num_ranks());
+    const auto free = plan_attention(layout, 0, Direction::kForward, costs);
+    double most_bytes = 0;
+    for (const ServerPrediction& server : free.prediction.servers) {
+      most_bytes = std::max(most_bytes, server.memory_bytes);
+    }
+    costs.memory_cap_bytes = 1 + most_bytes * random.uniform();
+    try {
+      const auto planned = plan_attention(layout, 0, Direction::kForward, costs);
+      ASSERT_NO_THROW(verify_plan(layout, planned.plan)) << "seed " << seed;
+      for (const ServerPrediction& server : planned.prediction.servers) {
+        EXPECT_LE(server.memory_bytes, costs.memory_cap_bytes) << "seed " << seed;
+      }
+      bound += planned.plan == free.plan ? 0 : 1;
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find("memory cap"), std::string::npos);
+      ++refused;
+    }
+  }
+  EXPECT_GT(bound, 20) << "the test must see caps that bind";
+  EXPECT_GT(refused, 5) << "and caps that nothing meets";
 }
 
 TEST(AttentionPlanner, WithFreeLinksTheBusiestServerIsAtTheLevelOrOneRowOfTilesAbove) {

@@ -41,6 +41,7 @@ class Balancer {
     collect_supplies();
     if (supplies_.empty()) return false;
     find_guests();
+    count_memory();
     for (const SupplyGroup& group : grouped_supplies()) deal(group);
     return true;
   }
@@ -168,7 +169,44 @@ class Balancer {
   }
 
   bool lacks(int rank, double least_s) const {
-    return draft_.is_server(rank) && deficit_s(rank) > least_s;
+    return draft_.is_server(rank) && deficit_s(rank) > least_s &&
+           !is_full_[static_cast<size_t>(rank)];
+  }
+
+  // Bytes that rows of other homes take, all tiles taken for strangers to each other: too much
+  // rather than too little.
+  double memory_bytes(const Range& queries, const Range& keys) const {
+    const PassCosts& costs = draft_.pass_costs();
+    return static_cast<double>(queries.size()) * costs.query_row_memory_bytes +
+           static_cast<double>(keys.size()) * costs.key_row_memory_bytes;
+  }
+
+  void count_memory() {
+    is_full_.assign(ranks_, false);
+    memory_bytes_.assign(ranks_, 0.0);
+    if (draft_.costs().memory_cap_bytes <= 0) return;
+    for (const Tile& tile : draft_.tiles()) {
+      if (tile.server == kUnplaced) continue;
+      // At home only the keys of earlier homes are strangers.
+      const Range piece = draft_.layout().piece(draft_.chunk(), tile.home);
+      const int64_t begin = draft_.layout().document(tile.document).begin;
+      const bool at_home = tile.server == tile.home;
+      const Range strangers{tile.keys.begin, std::min(tile.keys.end, piece.begin - begin)};
+      memory_bytes_[static_cast<size_t>(tile.server)] +=
+          at_home ? memory_bytes({}, strangers.empty() ? Range{} : strangers)
+                  : memory_bytes(tile.queries, tile.keys);
+    }
+  }
+
+  // Whether the server has room for a stretch of the tile; if not it takes nothing more.
+  bool has_room(int rank, const Tile& tile, const Range& given) {
+    const double cap = draft_.costs().memory_cap_bytes;
+    if (cap <= 0 || rank == tile.home) return true;
+    const auto idx = static_cast<size_t>(rank);
+    const double more = memory_bytes(given, visible_keys(tile.keys, given.end));
+    is_full_[idx] = memory_bytes_[idx] + more > cap;
+    if (!is_full_[idx]) memory_bytes_[idx] += more;
+    return !is_full_[idx];
   }
 
   // Ranks to ask first: those with a piece of the document, those that took some of it before,
@@ -257,6 +295,8 @@ class Balancer {
       }
       const Range given = stretch(tile, amount_s, from_begin, must_place);
       if (given.empty()) return;
+      const bool is_last_resort = must_place && !lacks(receiver, 0);
+      if (!is_last_resort && !has_room(receiver, tile, given)) continue;
       draft_.give_queries(idx, given, receiver);
       if (given == tile.queries) return;
       left_s -= tile.cost_s - draft_.tile(idx).cost_s;
@@ -304,6 +344,8 @@ class Balancer {
   double mean_deficit_s_ = 0;
   std::vector<Supply> supplies_;
   std::vector<std::pair<int32_t, int>> guests_;
+  std::vector<bool> is_full_;
+  std::vector<double> memory_bytes_;
   std::vector<int> receivers_;  // by falling deficit when the round began
   size_t next_receiver_ = 0;
 };

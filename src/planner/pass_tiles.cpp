@@ -7,11 +7,13 @@ namespace {
 
 constexpr size_t kMaxSharing = 16;
 
-// Which servers hold, or will fetch, keys of a document for more than one tile.
+// Which servers work on documents away from home.
 class DocumentServers {
  public:
   explicit DocumentServers(const TileDraft& draft) : draft_(draft) {
-    for (const Tile& tile : draft.tiles()) pairs_.emplace_back(tile.document, tile.server);
+    for (const Tile& tile : draft.tiles()) {
+      if (tile.server != tile.home) pairs_.emplace_back(tile.document, tile.server);
+    }
     std::sort(pairs_.begin(), pairs_.end());
   }
 

@@ -44,7 +44,8 @@ struct StepMetrics {
 
   std::optional<double> imbalance;       // of the executed plans: max over mean
   std::optional<double> imbalance_home;  // without moving attention
-  std::optional<double> plan_ms;
+  std::optional<double> plan_ms;          // beside the step before
+  std::optional<double> plan_exposed_ms;  // of it, what the step waited for
   std::optional<int64_t> send_bytes_max;
   std::optional<double> server_busy;  // share of the step
   std::optional<double> exposed_comm_s;

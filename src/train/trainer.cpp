@@ -117,7 +117,9 @@ class RankTrainer {
   void train_step(Clock::time_point run_start, int64_t first_step) {
     const auto start = Clock::now();
     planned_ = run_.planner.step(progress_.step);
-    const double data_s = seconds_since(start);
+    // What is still missing of the step's preparation: planning comes last in it.
+    const double wait_s = seconds_since(start);
+    const double plan_exposed_s = std::min(wait_s, planned_->plan_s);
     const StepTotals totals = run_schedule(*planned_);
     std::vector<double> sums = {totals.weighted_loss_sum, totals.attention_s};
     comm_.all_reduce_sum(sums, "loss of the step");
@@ -140,7 +142,8 @@ class RankTrainer {
     }
     advance(*planned_);
     metrics.step_s = seconds_since(start);
-    metrics.data_s = data_s;
+    metrics.data_s = wait_s - plan_exposed_s;
+    metrics.plan_exposed_ms = 1e3 * plan_exposed_s;
     metrics.server_busy = sums[1] / comm_.size() / metrics.step_s;
     const auto steps_left = static_cast<double>(config_.optimizer.steps - progress_.step);
     metrics.eta_s =

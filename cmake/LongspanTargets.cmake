@@ -19,12 +19,11 @@ if(LONGSPAN_LLD AND NOT LONGSPAN_FUZZ)
 endif()
 
 add_library(longspan_flags INTERFACE)
-target_compile_options(longspan_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion
-                       -Wold-style-cast -Wnon-virtual-dtor -Wno-missing-field-initializers
-                       -Werror)
+target_compile_options(longspan_flags INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wconversion;-Wold-style-cast;-Wnon-virtual-dtor;-Wno-missing-field-initializers;-Werror>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # GCC 12 warns about its own inlined std::string code (GCC bug 105651).
-  target_compile_options(longspan_flags INTERFACE -Wno-restrict)
+  target_compile_options(longspan_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
 target_include_directories(longspan_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
 if(LONGSPAN_VERIFY OR CMAKE_BUILD_TYPE STREQUAL "Debug")

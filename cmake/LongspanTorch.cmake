@@ -1,5 +1,5 @@
 # Finds the libtorch inside an installed PyTorch wheel without importing torch, and declares
-# torch::cpu. find_package(Torch) is not used: it pulls CUDA detection and flags into every target.
+# torch::cpu, with its CUDA half if LONGSPAN_CUDA asks for it. find_package(Torch) is not used: it pulls CUDA detection and flags into every target.
 
 if(NOT Python3_EXECUTABLE AND EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
   set(Python3_EXECUTABLE ${PROJECT_SOURCE_DIR}/.venv/bin/python)
@@ -27,5 +27,20 @@ set_target_properties(torch::cpu PROPERTIES IMPORTED_LOCATION ${LONGSPAN_TORCH_D
 target_include_directories(torch::cpu SYSTEM INTERFACE ${LONGSPAN_TORCH_DIR}/include
                            ${LONGSPAN_TORCH_DIR}/include/torch/csrc/api/include)
 target_link_libraries(torch::cpu INTERFACE torch::c10)
+if(LONGSPAN_CUDA)
+  # Nothing refers to libtorch_cuda: its kernels register themselves when it is loaded, so the linker
+  # must not drop it.
+  file(GLOB wheel_cudart ${LONGSPAN_TORCH_DIR}/../nvidia/cu13/lib/libcudart.so.13)
+  if(NOT wheel_cudart OR NOT EXISTS ${LONGSPAN_TORCH_DIR}/lib/libtorch_cuda.so)
+    message(FATAL_ERROR "The PyTorch wheel in ${LONGSPAN_TORCH_DIR} lacks its CUDA libraries: install "
+            "torch with all its dependencies, or build with -DLONGSPAN_CUDA=OFF")
+  endif()
+  target_compile_definitions(torch::cpu INTERFACE LONGSPAN_CUDA=1)
+  target_link_libraries(torch::cpu INTERFACE longspan_cuda_headers ${wheel_cudart}
+    -Wl,--push-state,--no-as-needed ${LONGSPAN_TORCH_DIR}/lib/libtorch_cuda.so
+    ${LONGSPAN_TORCH_DIR}/lib/libc10_cuda.so -Wl,--pop-state)
+else()
+  target_compile_definitions(torch::cpu INTERFACE LONGSPAN_CUDA=0)
+endif()
 # libtorch_cpu names libraries of the full wheel set that the small set does not need at run time.
 target_link_options(torch::cpu INTERFACE -Wl,--allow-shlib-undefined)

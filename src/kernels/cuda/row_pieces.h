@@ -1,0 +1,43 @@
+// Copies and additions of many pieces of memory in few launches: how rows are gathered into
+// messages and launch inputs, and scattered back.
+//
+// Why not a copy for each piece: a message of a plan may hold a hundred short runs of rows, and a
+// launch takes as long as copying 10 KB. The list of pieces travels inside the launch itself.
+//
+//   cuda::copy_pieces(pieces, stream);                       // target = source, bytes
+//   cuda::add_pieces<Bf16>(pieces, stream);                  // target += source, elements
+//
+// Pieces of one call must not overlap in their targets.
+#pragma once
+
+#include <span>
+
+#include "kernels/cuda/cuda_types.h"
+
+namespace longspan::cuda {
+
+struct CopyPiece {
+  const void* source = nullptr;
+  void* target = nullptr;
+  int64_t bytes = 0;
+};
+
+template <typename T>
+struct AddPiece {
+  const T* source = nullptr;
+  Accumulate<T>* target = nullptr;
+  int64_t elements = 0;
+};
+
+void copy_pieces(std::span<const CopyPiece> pieces, Stream stream);
+
+template <typename T>
+void add_pieces(std::span<const AddPiece<T>> pieces, Stream stream);
+
+// sum = parts[0] + parts[1] + ..., from the left: a reduction over ranks in their order. At
+// most kMaxSummed parts; `sum` may be one of them.
+inline constexpr int64_t kMaxSummed = 64;
+template <typename Real>
+void sum_in_order(std::span<const Real* const> parts, int64_t elements, Real* sum, Stream stream);
+
+}  // namespace longspan::cuda

@@ -60,14 +60,17 @@ struct Step {
 constexpr Step kSteps[] = {
     {"home: every query at home", nullptr}, {"+ bands", &PassSwitches::bands},
     {"+ balance", &PassSwitches::balance},  {"+ tiles", &PassSwitches::tiles},
-    {"+ relay", &PassSwitches::relay},      {"+ choose", &PassSwitches::choose}};
+    {"+ relay", &PassSwitches::relay},      {"+ choose", &PassSwitches::choose},
+    {"+ refine", &PassSwitches::refine}};
 
 std::string passes_table(const PlanExample& example, Direction direction,
                          const AttentionPlannerOptions& options) {
   TextTable table({"passes", "makespan ms", "max/mean", "enter ms", "exit ms", "sent MB", "max",
                    "queries moved", "tasks", "cut keys", "passed on", "binds"});
   AttentionPlannerOptions step_options = options;
-  step_options.passes = {false, false, false, false, false};
+  for (const Step& step : kSteps) {
+    if (step.pass != nullptr) step_options.passes.*step.pass = false;
+  }
   for (const Step& step : kSteps) {
     if (step.pass != nullptr) {
       if (!(options.passes.*step.pass)) continue;

@@ -1,5 +1,6 @@
 # Finds the libtorch inside an installed PyTorch wheel without importing torch, and declares
-# torch::cpu, with its CUDA half if LONGSPAN_CUDA asks for it. find_package(Torch) is not used: it pulls CUDA detection and flags into every target.
+# torch::cpu, with its CUDA half if LONGSPAN_CUDA asks for it. find_package(Torch) is not used: it
+# pulls CUDA detection and flags into every target.
 
 if(NOT Python3_EXECUTABLE AND EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
   set(Python3_EXECUTABLE ${PROJECT_SOURCE_DIR}/.venv/bin/python)

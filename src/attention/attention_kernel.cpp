@@ -4,8 +4,11 @@
 
 #include <atomic>
 
+#include "attention/gpu_attention.h"
+#include "attention/library_attention.h"
 #include "attention/real_types.h"
 #include "base/check.h"
+#include "device/device.h"
 
 #ifndef _OPENMP
 #error "This file needs -fopenmp: without it at::parallel_for runs on one thread, without a word."
@@ -138,12 +141,44 @@ void backward(const AttentionShape& shape, const std::vector<AttentionSlice>& sl
       work, 5 * visible_pairs(slices) * shape.query_row_size());
 }
 
+bool on_gpu(const RowStore& queries) {
+  return queries.tensors(0).at(0).is_cuda();
+}
+
+constexpr int64_t kGpuWidthMax = 256;  // of the plain kernel
+
 }  // namespace
+
+AttentionKernelChoice attention_kernel_for(const AttentionShape& shape, at::ScalarType type,
+                                           at::Device device) {
+  if (device.is_cpu()) {
+    return {text("blocked CPU kernel, ", c10::toString(type)), /*fast=*/true,
+            "the device is the CPU"};
+  }
+  const std::string refusal = flash_attention_refusal(shape, type);
+  if (refusal.empty()) {
+    const std::string no_squares = cudnn_attention_refusal(shape, type);
+    if (no_squares.empty()) {
+      return {"cuDNN for causal squares from 2,048 rows, FlashAttention-2 of libtorch for the rest",
+              /*fast=*/true, "bfloat16 heads of 64 or 128"};
+    }
+    return {"FlashAttention-2 of libtorch, packed sequences", /*fast=*/true, no_squares};
+  }
+  if (shape.head_width > kGpuWidthMax) {
+    throw UserError(text("no attention kernel for GPUs runs heads of width ", shape.head_width,
+                         " (at most ", kGpuWidthMax, "): train this model on CPU"));
+  }
+  return {text("plain kernel without tensor cores, ", c10::toString(type)), /*fast=*/false,
+          refusal};
+}
 
 void attention_forward(const AttentionShape& shape, const std::vector<AttentionSlice>& slices,
                        const RowStore& queries, const RowStore& keys) {
   check_shape(shape);
   if (slices.empty()) return;
+  if constexpr (kBuiltWithCuda) {
+    if (on_gpu(queries)) return gpu_attention_forward(shape, slices, queries, keys);
+  }
   for_real_type(queries.tensors(0).at(0).scalar_type(),
                 [&]<typename Real>() { forward<Real>(shape, slices, queries, keys); });
 }
@@ -152,6 +187,9 @@ void attention_backward(const AttentionShape& shape, const std::vector<Attention
                         const RowStore& queries, const RowStore& keys) {
   check_shape(shape);
   if (slices.empty()) return;
+  if constexpr (kBuiltWithCuda) {
+    if (on_gpu(queries)) return gpu_attention_backward(shape, slices, queries, keys);
+  }
   for_real_type(queries.tensors(0).at(0).scalar_type(),
                 [&]<typename Real>() { backward<Real>(shape, slices, queries, keys); });
 }

@@ -4,13 +4,15 @@
 //   RowStore keys;     keys.add(line, {k_NGK, v_NGK});
 //   attention_forward(shape, slices, queries, keys);
 //
-// float32 and float64 on CPU, any head width, G dividing H. Forward merges into o and lse, backward
-// adds to d_q, d_k, d_v (kernels/cpu/blocked_attention.h says what they must hold before). q, k, v
-// and d_o may be strided between rows; everything else is contiguous. An InternalError names a
-// tensor that is otherwise.
-// Runs on the calling thread and its torch threads; the result does not depend on their number.
+// float32 and float64 on CPU, any head width, G dividing H; on a GPU what attention_kernel_for
+// says. Results there have the accumulation type (float32 for bfloat16). Forward merges into o and
+// lse, backward adds to d_q, d_k, d_v (kernels/cpu/blocked_attention.h says what they must hold
+// before). q, k, v and d_o may be strided between rows; everything else is contiguous. An
+// InternalError names a tensor that is otherwise. Runs on the calling thread and its torch threads;
+// the result does not depend on their number.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "attention/row_store.h"
@@ -18,6 +20,16 @@
 #include "kernels/cpu/blocked_attention.h"
 
 namespace longspan {
+
+// Which kernel runs such heads, and why that one: what the audit at the start of a run prints is
+// what the launches use. UserError if there is none.
+struct AttentionKernelChoice {
+  std::string name;
+  bool fast = true;
+  std::string reason;
+};
+AttentionKernelChoice attention_kernel_for(const AttentionShape& shape, at::ScalarType type,
+                                           at::Device device);
 
 // Sources of `queries`: {q, o, lse}; of `keys`: {k, v}.
 void attention_forward(const AttentionShape& shape, const std::vector<AttentionSlice>& slices,

@@ -4,7 +4,9 @@
 #include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
 
+#include "attention/attention_kernel.h"
 #include "base/check.h"
+#include "device/device.h"
 
 namespace longspan {
 namespace {
@@ -22,11 +24,8 @@ ElementBytes element_bytes(const MessageTypes& types) {
           static_cast<int64_t>(c10::elementSize(types.accumulate))};
 }
 
-// The CPU kernels sum in the type that they compute in.
 MessageTypes message_types(at::ScalarType type) {
-  LONGSPAN_CHECK(type == at::kFloat || type == at::kDouble,
-                 "CPU attention runs in float32 or float64, not ", type);
-  return {type, type};
+  return {type, accumulate_type(type)};
 }
 
 }  // namespace
@@ -40,10 +39,12 @@ AttentionPass::AttentionPass(const AttentionPlan& plan, const TokenLayout& layou
       rank_(comm.rank()),
       expected_(attention_buffer_sizes(plan, layout, comm.rank(), options.shape,
                                        element_bytes(message_types(options.type)))),
-      out_(plan.out, fields.out, message_types(options.type), comm,
+      out_(plan.out, fields.out, message_types(options.type), comm, options.device,
            leg_tag(plan, options.tag, false), options.op + ", out"),
-      back_(plan.back, fields.back, message_types(options.type), comm,
+      back_(plan.back, fields.back, message_types(options.type), comm, options.device,
             leg_tag(plan, options.tag, true), options.op + ", back") {
+  LONGSPAN_CHECK(!options.device.is_cpu() || options.type == accumulate_type(options.type),
+                 options.op, ": CPU attention runs in float32 or float64, not ", options.type);
   LONGSPAN_CHECK(std::ssize(plan.servers) == comm.size() && layout.num_ranks() == comm.size(),
                  options.op, ": a plan for ", plan.servers.size(), " ranks and a layout of ",
                  layout.num_ranks(), " on ", comm.size(), " ranks");
@@ -55,21 +56,40 @@ AttentionPass::AttentionPass(const AttentionPlan& plan, const TokenLayout& layou
 void AttentionPass::begin_inputs(std::vector<at::Tensor> own_queries, const RowStore& keys) {
   LONGSPAN_CHECK(!begun_, options_.op, ": begun twice");
   begun_ = true;
-  for (const at::Tensor& tensor : own_queries) {
-    LONGSPAN_CHECK(tensor.scalar_type() == options_.type, options_.op, ": an input is ",
-                   tensor.scalar_type(), ", expected ", options_.type);
-  }
+  LONGSPAN_CHECK(
+      own_queries[0].scalar_type() == options_.type && own_queries[0].device() == options_.device,
+      options_.op, ": q is ", own_queries[0].toString(), ", expected ", options_.type, " on ",
+      options_.device.str());
   query_inputs_.add(own_piece(), std::move(own_queries));
   key_inputs_ = keys;
 }
 
-std::vector<at::Tensor> AttentionPass::add_results(RowKind kind, const std::vector<Range>& rows) {
+// On a GPU the fast kernels give results in the type of the inputs. Where every own row has one
+// part only, nothing is summed, and that type is kept.
+at::ScalarType AttentionPass::own_result_type(const RowStore& keys) const {
+  const at::ScalarType sums = accumulate_type(options_.type);
+  if (options_.device.is_cpu() || layout_.num_ranks() > 1 || keys.num_sources() > 1) return sums;
+  if (!attention_kernel_for(options_.shape, options_.type, options_.device).fast) return sums;
+  std::vector<Range> rows;
+  int64_t parts = 0;
+  for (const AttentionTask& task : server().tasks) {
+    rows.push_back(layout_.to_line(task.document, task.queries));
+    parts += rows.back().size();
+  }
+  return total_size(normalize(std::move(rows))) == parts ? options_.type : sums;
+}
+
+std::vector<at::Tensor> AttentionPass::add_results(RowKind kind, const std::vector<Range>& rows,
+                                                   at::ScalarType first_type) {
   Results& of_kind = results(kind);
   std::vector<at::Tensor> tensors;
   for (size_t idx = 0; idx < of_kind.row_shapes.size(); ++idx) {
     std::vector<int64_t> sizes = {total_size(rows)};
     sizes.insert(sizes.end(), of_kind.row_shapes[idx].begin(), of_kind.row_shapes[idx].end());
-    tensors.push_back(at::full(sizes, of_kind.empty_values[idx], options_.type));
+    // Only rows of the first tensor may keep the type of the inputs: LSE never does.
+    const at::ScalarType type = idx == 0 ? first_type : accumulate_type(options_.type);
+    tensors.push_back(at::full(sizes, of_kind.empty_values[idx],
+                               at::TensorOptions(type).device(options_.device)));
   }
   int64_t first_row = 0;
   for (const Range& range : rows) {
@@ -84,7 +104,7 @@ std::vector<at::Tensor> AttentionPass::add_results(RowKind kind, const std::vect
 }
 
 std::vector<at::Tensor> AttentionPass::add_away_results(RowKind kind) {
-  return add_results(kind, away_rows(plan_, layout_, rank_, kind));
+  return add_results(kind, away_rows(plan_, layout_, rank_, kind), accumulate_type(options_.type));
 }
 
 void AttentionPass::start_out(int round) {

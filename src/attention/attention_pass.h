@@ -17,7 +17,8 @@
 // before its after_round finished; the back leg needs all groups run. Rows are read where they lie:
 // with one rank nothing is copied. Parts of a row are merged in the order: own part, then by round,
 // then by source, so the same calls give the same bits. LSE, partial O and gradients are float32,
-// in a float64 run float64.
+// in a float64 run float64; whole results leave in the type of the inputs, and where nothing is
+// summed they are made in it.
 //
 // Plan, layout and communicator must outlive the pass; the tags [tag, tag + 1024) are its own.
 // Thread contract: the rank's thread; tasks use its torch threads.
@@ -36,9 +37,10 @@ namespace longspan {
 
 struct AttentionPassOptions {
   AttentionShape shape;
-  at::ScalarType type = at::kFloat;  // of q, k, v, dO; float32 or float64
+  at::ScalarType type = at::kFloat;  // of q, k, v, dO; on CPU float32 or float64
   int64_t tag = 0;
   std::string op;  // names the pass in errors and stall reports
+  at::Device device = at::kCPU;
 };
 
 // What a row of each kind carries on each leg.
@@ -83,7 +85,9 @@ class AttentionPass {
 
   void begin_inputs(std::vector<at::Tensor> own_queries, const RowStore& keys);
   // Tensors for the results of these rows, empty at first.
-  std::vector<at::Tensor> add_results(RowKind kind, const std::vector<Range>& rows);
+  std::vector<at::Tensor> add_results(RowKind kind, const std::vector<Range>& rows,
+                                      at::ScalarType first_type);
+  at::ScalarType own_result_type(const RowStore& keys) const;
   Results& results(RowKind kind) { return kind == RowKind::kQuery ? query_results_ : key_results_; }
   std::vector<at::Tensor> add_away_results(RowKind kind);
   Range own_piece() const { return layout_.piece(plan_.chunk, rank_); }

@@ -1,11 +1,10 @@
-#include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
 
 #include "attention/attention_kernel.h"
 #include "attention/attention_pass.h"
 #include "attention/real_types.h"
+#include "attention/row_arithmetic.h"
 #include "base/check.h"
-#include "kernels/cpu/attention_rows.h"
 
 namespace longspan {
 namespace {
@@ -48,17 +47,13 @@ void AttentionBackwardPass::begin(const Inputs& inputs, const RowStore& keys,
   LONGSPAN_CHECK(inputs.o_THK.is_contiguous() && inputs.d_o_THK.is_contiguous(), options_.op,
                  ": O with strides ", inputs.o_THK.strides(), ", dO with strides ",
                  inputs.d_o_THK.strides(), "; both must be contiguous");
-  const at::Tensor delta = at::empty_like(inputs.lse_TH);
-  for_real_type(options_.type, [&]<typename Real>() {
-    attention_delta<Real>(options_.shape, delta.size(0), inputs.o_THK.const_data_ptr<Real>(),
-                          inputs.d_o_THK.const_data_ptr<Real>(), delta.data_ptr<Real>());
-  });
+  const at::Tensor delta = row_delta(options_.shape, inputs.o_THK, inputs.d_o_THK);
   begin_inputs({inputs.q_THK, inputs.d_o_THK, inputs.lse_TH, delta}, keys);
-  own_ = add_results(RowKind::kQuery, {own_piece()});
+  own_ = add_results(RowKind::kQuery, {own_piece()}, own_result_type(keys));
   key_results_.rows.add(d_keys.store());
   const std::vector<at::Tensor> away_queries = add_away_results(RowKind::kQuery);
   const std::vector<at::Tensor> away_keys = add_away_results(RowKind::kKeyValue);
-  LONGSPAN_CHECK(tensor_bytes(own_) == expected_buffers().home_result_bytes &&
+  LONGSPAN_CHECK(tensor_bytes(own_) <= expected_buffers().home_result_bytes &&
                      tensor_bytes(away_queries) + tensor_bytes(away_keys) ==
                          expected_buffers().away_result_bytes &&
                      tensor_bytes({delta}) == expected_buffers().delta_bytes,
@@ -76,8 +71,9 @@ void AttentionBackwardPass::merge(const std::vector<at::Tensor>& result,
 }
 
 at::Tensor AttentionBackwardPass::finish() {
+  const c10::NoGradGuard no_grad;
   check_finished();
-  return own_[0];
+  return own_[0].to(options_.type);
 }
 
 }  // namespace longspan

@@ -5,8 +5,8 @@
 #include "attention/attention_kernel.h"
 #include "attention/attention_pass.h"
 #include "attention/real_types.h"
+#include "attention/row_arithmetic.h"
 #include "base/check.h"
-#include "kernels/cpu/attention_rows.h"
 
 namespace longspan {
 namespace {
@@ -38,9 +38,9 @@ AttentionForwardPass::AttentionForwardPass(const AttentionPlan& plan, const Toke
 void AttentionForwardPass::begin(const at::Tensor& q_THK, const RowStore& keys) {
   const c10::NoGradGuard no_grad;
   begin_inputs({q_THK}, keys);
-  own_ = add_results(RowKind::kQuery, {own_piece()});
+  own_ = add_results(RowKind::kQuery, {own_piece()}, own_result_type(keys));
   const std::vector<at::Tensor> away = add_away_results(RowKind::kQuery);
-  LONGSPAN_CHECK(tensor_bytes(own_) == expected_buffers().home_result_bytes &&
+  LONGSPAN_CHECK(tensor_bytes(own_) <= expected_buffers().home_result_bytes &&
                      tensor_bytes(away) == expected_buffers().away_result_bytes,
                  options_.op, ": results have another size than computed");
 }
@@ -52,16 +52,13 @@ void AttentionForwardPass::launch(const std::vector<AttentionSlice>& slices,
 
 void AttentionForwardPass::merge(const std::vector<at::Tensor>& result,
                                  const std::vector<at::Tensor>& part) {
-  for_real_type(options_.type, [&]<typename Real>() {
-    merge_attention_rows<Real>(options_.shape, result[0].size(0), result[0].data_ptr<Real>(),
-                               result[1].data_ptr<Real>(), part[0].const_data_ptr<Real>(),
-                               part[1].const_data_ptr<Real>());
-  });
+  merge_rows(options_.shape, result[0], result[1], part[0], part[1]);
 }
 
 AttentionForwardPass::Result AttentionForwardPass::finish() {
+  const c10::NoGradGuard no_grad;
   check_finished();
-  return {own_[0], own_[1]};
+  return {own_[0].to(options_.type), own_[1]};
 }
 
 }  // namespace longspan

@@ -25,12 +25,13 @@ std::span<std::byte> bytes_of(const at::Tensor& buffer) {
 }  // namespace
 
 RoundExchange::RoundExchange(const std::vector<Round>& rounds, std::vector<MessageField> fields,
-                             const MessageTypes& types, Communicator& comm, int64_t tag,
-                             std::string op)
+                             const MessageTypes& types, Communicator& comm, at::Device device,
+                             int64_t tag, std::string op)
     : rounds_(rounds),
       fields_(std::move(fields)),
       types_(types),
       comm_(comm),
+      device_(device),
       tag_(tag),
       op_(std::move(op)) {}
 
@@ -47,7 +48,7 @@ void RoundExchange::start(int round, const RowStore& query_rows, const RowStore&
          return transfer.destination == rank ? transfer.source : -1;
        })) {
     RowMessage message(incoming, fields_, types_);
-    at::Tensor buffer = at::empty({message.bytes()}, at::kByte);
+    at::Tensor buffer = at::empty({message.bytes()}, at::TensorOptions(at::kByte).device(device_));
     bytes.receive += message.bytes();
     Work work = comm_.receive(source, tag_ + round, op, bytes_of(buffer));
     flight.receives.push_back({std::move(message), std::move(buffer), std::move(work)});
@@ -56,7 +57,7 @@ void RoundExchange::start(int round, const RowStore& query_rows, const RowStore&
          return transfer.source == rank ? transfer.destination : -1;
        })) {
     RowMessage message(outgoing, fields_, types_);
-    at::Tensor buffer = message.pack(query_rows, key_rows);
+    at::Tensor buffer = message.pack(query_rows, key_rows, device_);
     bytes.send += message.bytes();
     Work work = comm_.send(destination, tag_ + round, op, bytes_of(buffer));
     flight.sends.push_back({std::move(message), std::move(buffer), std::move(work)});

@@ -1,8 +1,8 @@
 // One leg of an attention pass: the plan's rounds of row transfers, posted and waited for.
 //
-//   RoundExchange out(plan.out, fields, types, comm, tag, "attention forward, layer 3, out");
-//   out.start(0, query_rows, key_rows);       // packs and posts; never blocks
-//   for (const RowMessage::Arrival& rows : out.finish(0)) ...   // by source, then wire order
+//   RoundExchange out(plan.out, fields, types, comm, device, tag, "attention forward, layer 3,
+//   out"); out.start(0, query_rows, key_rows);       // packs and posts; never blocks for (const
+//   RowMessage::Arrival& rows : out.finish(0)) ...   // by source, then wire order
 //
 // Rounds start in order and finish in order. Arrivals are views of the message they came in, which
 // lives as long as any of them. Messages use the tags tag + round.
@@ -22,7 +22,8 @@ namespace longspan {
 class RoundExchange {
  public:
   RoundExchange(const std::vector<Round>& rounds, std::vector<MessageField> fields,
-                const MessageTypes& types, Communicator& comm, int64_t tag, std::string op);
+                const MessageTypes& types, Communicator& comm, at::Device device, int64_t tag,
+                std::string op);
 
   void start(int round, const RowStore& query_rows, const RowStore& key_rows);
   std::vector<RowMessage::Arrival> finish(int round);
@@ -48,6 +49,7 @@ class RoundExchange {
   std::vector<MessageField> fields_;
   MessageTypes types_;
   Communicator& comm_;
+  at::Device device_;
   int64_t tag_;
   std::string op_;
   int num_started_ = 0;

@@ -4,7 +4,9 @@
 #include <c10/core/ScalarType.h>
 
 #include "attention/attention_buffers.h"
+#include "attention/gpu_attention.h"
 #include "base/check.h"
+#include "device/device.h"
 
 namespace longspan {
 namespace {
@@ -50,17 +52,29 @@ at::Tensor RowMessage::view(const at::Tensor& buffer, const Part& part) const {
   return buffer.narrow(0, part.begin_bytes, bytes).view(part.type).view(sizes);
 }
 
-at::Tensor RowMessage::pack(const RowStore& query_rows, const RowStore& key_rows) const {
-  const at::Tensor buffer = at::empty({bytes_}, at::kByte);
+at::Tensor RowMessage::pack(const RowStore& query_rows, const RowStore& key_rows,
+                            at::Device device) const {
+  const at::Tensor buffer = at::empty({bytes_}, at::TensorOptions(at::kByte).device(device));
+  std::vector<std::pair<at::Tensor, at::Tensor>> gpu_copies;
   for (const Part& part : parts_) {
     const Transfer& transfer = transfers_[part.transfer_idx];
     const RowStore& store = transfer.kind == RowKind::kQuery ? query_rows : key_rows;
     const at::Tensor target = view(buffer, part);
     for (const RowStore::Piece& piece : store.find(transfer.line)) {
       const at::Tensor source = store.tensors(piece.source).at(fields_[part.field_idx].tensor_idx);
-      target.narrow(0, piece.line.begin - transfer.line.begin, piece.line.size())
-          .copy_(source.narrow(0, piece.rows.begin, piece.rows.size()));
+      const at::Tensor to =
+          target.narrow(0, piece.line.begin - transfer.line.begin, piece.line.size());
+      const at::Tensor from = source.narrow(0, piece.rows.begin, piece.rows.size());
+      const bool plain = from.is_contiguous() && from.scalar_type() == to.scalar_type();
+      if (plain && !device.is_cpu()) {
+        gpu_copies.emplace_back(from, to);
+      } else {
+        to.copy_(from);
+      }
     }
+  }
+  if constexpr (kBuiltWithCuda) {
+    if (!gpu_copies.empty()) gpu_copy(gpu_copies);
   }
   return buffer;
 }

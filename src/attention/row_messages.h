@@ -4,7 +4,7 @@
 // travels: all rows between two ranks in a round are one message of exactly their size.
 //
 //   RowMessage message(transfers_between(round, source, destination), fields, types);
-//   at::Tensor buffer = message.pack(query_rows, key_rows);        // on the sender
+//   at::Tensor buffer = message.pack(query_rows, key_rows, device);     // on the sender
 //   for (RowMessage::Arrival& arrival : message.unpack(buffer)) ...  // views, on the receiver
 //
 // Layout: field after field, each with the rows of all its transfers in wire order; fields of the
@@ -43,7 +43,7 @@ class RowMessage {
   int64_t bytes() const { return bytes_; }
   const std::vector<Transfer>& transfers() const { return transfers_; }
 
-  at::Tensor pack(const RowStore& query_rows, const RowStore& key_rows) const;
+  at::Tensor pack(const RowStore& query_rows, const RowStore& key_rows, at::Device device) const;
 
   struct Arrival {
     RowKind kind = RowKind::kQuery;

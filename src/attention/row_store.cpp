@@ -106,11 +106,11 @@ RowStore join(const RowStore& a, const RowStore& b, const std::vector<Range>& li
 
 RowAccumulator::RowAccumulator(const std::vector<Range>& ranges,
                                const std::vector<std::vector<int64_t>>& row_shapes,
-                               at::ScalarType type) {
+                               const at::TensorOptions& options) {
   for (const std::vector<int64_t>& row_shape : row_shapes) {
     std::vector<int64_t> sizes = {total_size(ranges)};
     sizes.insert(sizes.end(), row_shape.begin(), row_shape.end());
-    tensors_.push_back(at::zeros(sizes, type));
+    tensors_.push_back(at::zeros(sizes, options));
   }
   int64_t first_row = 0;
   for (const Range& range : ranges) {

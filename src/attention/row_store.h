@@ -70,7 +70,8 @@ class RowAccumulator {
  public:
   // `ranges` normalized; tensor i is [rows of all ranges, row_shapes[i]...].
   RowAccumulator(const std::vector<Range>& ranges,
-                 const std::vector<std::vector<int64_t>>& row_shapes, at::ScalarType type);
+                 const std::vector<std::vector<int64_t>>& row_shapes,
+                 const at::TensorOptions& options);
   // Sums that live elsewhere, several accumulators' as one: what is added is added there.
   explicit RowAccumulator(RowStore sums) : store_(std::move(sums)) {}
 

@@ -15,6 +15,7 @@ class Checker {
     check_model();
     check_data();
     check_layout();
+    check_device();
     check_attention();
     check_optimizer();
     check_output();
@@ -87,6 +88,23 @@ class Checker {
               ": name what a band keeps while it is redone, or set \"auto\"");
     refuse_if(!redone && layout.inner_mode != "none", quote("layout.inner_mode"),
               " has no effect with ", quote("layout.stored_mode"));
+  }
+
+  void check_device() const {
+    const bool on_gpu = config_.layout.device == "cuda";
+    refuse_if(on_gpu && around_.launcher_ranks > 0, quote("layout.device"), " under a launcher of ",
+              around_.launcher_ranks,
+              " ranks: ranks on a GPU are threads of one process; start one process, and set "
+              "layout.ranks for more of them");
+    refuse_if(!on_gpu && config_.model.dtype == "bfloat16", quote("model.dtype"), " with ",
+              quote("layout.device"), ": the CPU kernels run in float32 and float64");
+    for (const std::string& word : config_.layout.allow_slow) {
+      if (word == "attention") continue;
+      throw UserError(text(quote("layout.allow_slow"), ": \"", word,
+                           "\" is none of the operations that may be slow: attention"));
+    }
+    refuse_if(!on_gpu && !config_.layout.allow_slow.empty(), quote("layout.allow_slow"),
+              " has no effect with ", quote("layout.device"));
   }
 
   void check_attention() const {

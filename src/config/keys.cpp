@@ -94,6 +94,24 @@ AutoChoice choose_shard_group(const RunConfig& config, const Surroundings&) {
   return {config.layout.ranks, "all ranks: least memory per rank"};
 }
 
+// Other rules go by the device, before it is chosen, too.
+AutoChoice choose_device(const RunConfig& config, const Surroundings& around) {
+  if (config.layout.device != "auto") return {config.layout.device, "asked for"};
+  if (around.gpus == 0) return {std::string("cpu"), "no GPU that this build can use"};
+  if (around.launcher_ranks > 0) {
+    return {std::string("cpu"), "ranks of several processes run on CPU"};
+  }
+  return {std::string("cuda"),
+          text(around.gpus, around.gpus == 1 ? " GPU is" : " GPUs are", " visible")};
+}
+
+AutoChoice choose_dtype(const RunConfig& config, const Surroundings& around) {
+  const ConfigValue device = choose_device(config, around).value;
+  if (device == ConfigValue(std::string("cuda")))
+    return {std::string("bfloat16"), "the fast kernels' type"};
+  return {std::string("float32"), "the device is the CPU"};
+}
+
 AutoChoice choose_threads(const RunConfig& config, const Surroundings& around) {
   const int64_t sharers = around.launcher_ranks > 0 ? 1 : config.layout.ranks;
   const int64_t threads = std::max<int64_t>(1, around.hardware_threads / sharers);
@@ -133,8 +151,10 @@ std::vector<Row> model_rows() {
           .one_of({"random", "weights"}),
       LONGSPAN_KEY(model.seed, "Seed of the random weights.").at_least(0),
       LONGSPAN_KEY(model.dtype,
-                   "Arithmetic of the run; accumulators are float32, or float64 in a float64 run.")
-          .one_of({"float32", "float64"}),
+                   "Arithmetic of the run; accumulators are float32, or float64 in a float64 run. "
+                   "Master weights are float32 with bfloat16, too.")
+          .one_of({"bfloat16", "float32", "float64"})
+          .automatic("bfloat16 on a GPU, else float32", choose_dtype),
   };
 }
 
@@ -208,6 +228,13 @@ std::vector<Row> batch_and_layout_rows() {
           .at_least(1)
           .automatic("hardware threads over the ranks of the process", choose_threads)
           .of_machine(),
+      LONGSPAN_KEY(layout.device,
+                   "What computes: the CPU, or a GPU that all ranks of the process share.")
+          .one_of({"cpu", "cuda"})
+          .automatic("cuda if this build can use a GPU of this machine, else cpu", choose_device),
+      LONGSPAN_KEY(layout.allow_slow,
+                   "Operations that may run on a GPU without a fast kernel: attention. Otherwise "
+                   "that is an error."),
   };
 }
 
@@ -286,6 +313,9 @@ std::vector<Row> output_and_run_rows() {
                    "A rank that waits longer than this ends the run and names whom it waits for.")
           .above(0)
           .unit("s"),
+      LONGSPAN_KEY(run.deterministic,
+                   "The same bits on every repeat, also where a GPU library has a faster way; on "
+                   "CPU this is always so."),
   };
 }
 

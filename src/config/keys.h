@@ -41,6 +41,7 @@ struct Bounds {
 struct Surroundings {
   int64_t launcher_ranks = 0;  // world size of the launcher; 0: one process, ranks are threads
   int64_t hardware_threads = 1;
+  int64_t gpus = 0;  // that this build can use
 };
 
 struct AutoChoice {

@@ -61,6 +61,8 @@ struct LayoutConfig {
   std::string inner_mode = "none";
   int64_t shard_group = 1;
   int64_t threads_per_rank = 1;
+  std::string device = "auto";  // until loading has chosen
+  std::vector<std::string> allow_slow;
 };
 
 struct AttentionConfig {
@@ -97,6 +99,7 @@ struct OutputConfig {
 
 struct RunSettings {
   double stall_timeout_s = 300;
+  bool deterministic = true;
 };
 
 struct RunConfig {

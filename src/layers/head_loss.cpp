@@ -6,11 +6,14 @@
 
 #include <algorithm>
 
+#include "device/device.h"
 #include "kernels/cpu/cross_entropy.h"
 #include "kernels/cpu/embedding.h"
+#include "layers/cuda_ops.h"
 #include "layers/parallel_ranges.h"
 #include "layers/real_types.h"
 #include "layers/row_ops.h"
+#include "layers/weight_gradient.h"
 
 namespace longspan {
 namespace {
@@ -31,6 +34,13 @@ std::vector<int32_t> usable_targets(std::span<const int32_t> targets, const at::
   return usable;
 }
 
+int64_t chunk_tokens_for(const at::Tensor& x_TC, int64_t vocabulary,
+                         const HeadLossOptions& options) {
+  if (x_TC.is_cpu()) return head_chunk_tokens(vocabulary, x_TC.element_size(), options);
+  return std::max(kChunkTokensMin,
+                  options.gpu_logits_bytes_max / (vocabulary * x_TC.element_size()));
+}
+
 // Calls work(chunk, normed, logits) for one chunk of tokens after the other; the logits' buffer is
 // the same each time.
 template <typename Work>
@@ -38,8 +48,7 @@ void for_chunks(const ParameterAccess& access, const HeadParameters& head, const
                 const HeadLossOptions& options, const Work& work) {
   const at::Tensor& weight = access.weights->weight(head.weight);
   const int64_t tokens = x_TC.size(0);
-  const int64_t chunk_tokens =
-      std::min(tokens, head_chunk_tokens(weight.size(0), x_TC.element_size(), options));
+  const int64_t chunk_tokens = std::min(tokens, chunk_tokens_for(x_TC, weight.size(0), options));
   const at::Tensor buffer = at::empty({chunk_tokens, weight.size(0)}, x_TC.options());
   for (int64_t begin = 0; begin < tokens; begin += chunk_tokens) {
     const Range chunk{begin, std::min(tokens, begin + chunk_tokens)};
@@ -50,6 +59,84 @@ void for_chunks(const ParameterAccess& access, const HeadParameters& head, const
     work(chunk, normed, logits);
   }
 }
+
+// What the kernels of the loss need, where x is. Losses are float64, one a token.
+class TokenLosses {
+ public:
+  TokenLosses(const at::Tensor& x_TC, const std::vector<int32_t>& targets,
+              std::span<const float> weights)
+      : targets_(targets), weights_(weights), on_gpu_(!x_TC.is_cpu()) {
+    losses_ = at::empty({std::ssize(targets)}, x_TC.options().dtype(at::kDouble));
+    if (!on_gpu_) return;
+    gpu_targets_ = upload(std::span(targets_), x_TC.device());
+    if (!weights.empty()) gpu_weights_ = upload(weights, x_TC.device());
+  }
+
+  // Fills the losses of a chunk of rows.
+  void compute(Range chunk, const at::Tensor& logits) const {
+    if constexpr (kBuiltWithCuda) {
+      if (on_gpu_) {
+        return cuda_cross_entropy_losses(logits, part(gpu_targets_, chunk), part(losses_, chunk));
+      }
+    }
+    for_real_type(logits.scalar_type(), [&]<typename Real>() {
+      parallel_ranges({0, chunk.size()}, kGrainRows, [&](Range rows) {
+        cross_entropy_losses(logits.const_data_ptr<Real>(), targets_.data() + chunk.begin, rows,
+                             logits.size(1), losses_.mutable_data_ptr<double>() + chunk.begin);
+      });
+    });
+  }
+
+  // The same, and the logits become their gradient.
+  void compute_gradient(Range chunk, double scale, const at::Tensor& logits) const {
+    if constexpr (kBuiltWithCuda) {
+      if (on_gpu_) {
+        return cuda_cross_entropy_gradient(logits, part(gpu_targets_, chunk),
+                                           part(gpu_weights_, chunk), scale, part(losses_, chunk));
+      }
+    }
+    for_real_type(logits.scalar_type(), [&]<typename Real>() {
+      parallel_ranges({0, chunk.size()}, kGrainRows, [&](Range rows) {
+        cross_entropy_gradient(logits.mutable_data_ptr<Real>(), targets_.data() + chunk.begin,
+                               weights_.data() + chunk.begin, scale, rows, logits.size(1),
+                               losses_.mutable_data_ptr<double>() + chunk.begin);
+      });
+    });
+  }
+
+  // In token order on CPU; rows of weight 0 do not count.
+  at::Tensor weighted_sum() const {
+    if constexpr (kBuiltWithCuda) {
+      if (on_gpu_) return cuda_weighted_sum(losses_, gpu_weights_);
+    }
+    const double* losses = losses_.const_data_ptr<double>();
+    double sum = 0;
+    for (size_t t = 0; t < weights_.size(); ++t) {
+      if (weights_[t] != 0) sum += static_cast<double>(weights_[t]) * losses[t];
+    }
+    at::Tensor result = at::empty({1}, at::kDouble);
+    *result.mutable_data_ptr<double>() = sum;
+    return result;
+  }
+
+  std::vector<double> to_host() const {
+    const at::Tensor host = losses_.cpu();
+    const double* losses = host.const_data_ptr<double>();
+    return {losses, losses + host.numel()};
+  }
+
+ private:
+  static at::Tensor part(const at::Tensor& whole, Range rows) {
+    return whole.narrow(0, rows.begin, rows.size());
+  }
+
+  const std::vector<int32_t>& targets_;
+  std::span<const float> weights_;
+  bool on_gpu_;
+  at::Tensor losses_;
+  at::Tensor gpu_targets_;
+  at::Tensor gpu_weights_;
+};
 
 }  // namespace
 
@@ -70,47 +157,33 @@ HeadLossResult head_loss(const ParameterAccess& access, const HeadParameters& he
     LONGSPAN_CHECK(tokens.targets[t] != -1 || tokens.weights[t] == 0, "token ", t,
                    " has no target, but weight ", tokens.weights[t]);
   }
-  HeadLossResult result{0, at::empty_like(x_TC)};
-  std::vector<double> losses(targets.size());
-  for_chunks(
-      access, head, x_TC, options,
-      [&](Range chunk, const NormOutput& normed, const at::Tensor& logits) {
-        for_real_type(x_TC.scalar_type(), [&]<typename Real>() {
-          parallel_ranges({0, chunk.size()}, kGrainRows, [&](Range rows) {
-            cross_entropy_gradient(logits.mutable_data_ptr<Real>(), targets.data() + chunk.begin,
-                                   tokens.weights.data() + chunk.begin, scale, rows, weight.size(0),
-                                   losses.data() + chunk.begin);
-          });
-        });
-        at::Tensor dx = result.dx_TC.narrow(0, chunk.begin, chunk.size());
-        at::mm_out(dx, logits, weight);
-        access.gradients->gradient(head.weight).addmm_(logits.t(), normed.y);
-        norm_backward(x_TC.narrow(0, chunk.begin, chunk.size()), access.weights->weight(head.norm),
-                      normed.inverse_rms, dx, access.gradients->gradient(head.norm), dx, nullptr);
-      });
-  for (size_t t = 0; t < losses.size(); ++t) {
-    if (tokens.weights[t] != 0) {
-      result.weighted_loss_sum += static_cast<double>(tokens.weights[t]) * losses[t];
-    }
-  }
+  HeadLossResult result{{}, at::empty_like(x_TC)};
+  const TokenLosses losses(x_TC, targets, tokens.weights);
+  for_chunks(access, head, x_TC, options,
+             [&](Range chunk, const NormOutput& normed, const at::Tensor& logits) {
+               losses.compute_gradient(chunk, scale, logits);
+               at::Tensor dx = result.dx_TC.narrow(0, chunk.begin, chunk.size());
+               at::mm_out(dx, logits, weight);
+               add_weight_gradient(access, head.weight, logits, normed.y);
+               norm_backward(x_TC.narrow(0, chunk.begin, chunk.size()),
+                             access.weights->weight(head.norm), normed.inverse_rms, dx,
+                             access.gradients->gradient(head.norm), dx, nullptr);
+             });
+  result.weighted_loss_sum = losses.weighted_sum();
   return result;
 }
 
 std::vector<double> head_token_losses(const ParameterAccess& access, const HeadParameters& head,
                                       const at::Tensor& x_TC, std::span<const int32_t> targets,
                                       const HeadLossOptions& options) {
-  const int64_t vocabulary = access.weights->weight(head.weight).size(0);
-  const std::vector<int32_t> usable = usable_targets(targets, x_TC, vocabulary);
-  std::vector<double> losses(targets.size());
+  const std::vector<int32_t> usable =
+      usable_targets(targets, x_TC, access.weights->weight(head.weight).size(0));
+  const TokenLosses token_losses(x_TC, usable, {});
   for_chunks(access, head, x_TC, options,
              [&](Range chunk, const NormOutput&, const at::Tensor& logits) {
-               for_real_type(x_TC.scalar_type(), [&]<typename Real>() {
-                 parallel_ranges({0, chunk.size()}, kGrainRows, [&](Range rows) {
-                   cross_entropy_losses(logits.const_data_ptr<Real>(), usable.data() + chunk.begin,
-                                        rows, vocabulary, losses.data() + chunk.begin);
-                 });
-               });
+               token_losses.compute(chunk, logits);
              });
+  std::vector<double> losses = token_losses.to_host();
   for (size_t t = 0; t < losses.size(); ++t) {
     if (targets[t] == -1) losses[t] = 0;
   }

@@ -31,10 +31,11 @@ struct HeadParameters {
 
 struct HeadLossOptions {
   int64_t logits_bytes_max = int64_t{32} << 20;
+  int64_t gpu_logits_bytes_max = int64_t{1} << 30;  // where products want many rows
 };
 
-// Tokens whose logits exist at once: what fits logits_bytes_max, at least 16 and at most 2,048
-// (more would fall out of the cache and gain nothing).
+// On CPU: tokens whose logits exist at once: what fits logits_bytes_max, at least 16 and at most
+// 2,048 (more would fall out of the cache and gain nothing).
 int64_t head_chunk_tokens(int64_t vocabulary, int64_t element_bytes,
                           const HeadLossOptions& options);
 
@@ -45,7 +46,7 @@ struct HeadTargets {
 };
 
 struct HeadLossResult {
-  double weighted_loss_sum = 0;  // not scaled
+  at::Tensor weighted_loss_sum;  // one float64 where x is, not scaled
   at::Tensor dx_TC;              // scaled, as the weights' gradients
 };
 

@@ -70,7 +70,7 @@ Outcome run(TestParameters& parameters, const Batch& batch, double scale,
   Outcome outcome;
   const HeadLossResult result = head_loss(parameters.access(), kHead, batch.x,
                                           {batch.targets, batch.weights}, scale, options);
-  outcome.loss = result.weighted_loss_sum;
+  outcome.loss = result.weighted_loss_sum.item<double>();
   outcome.dx = result.dx_TC;
   for (const at::Tensor& gradient : parameters.gradients) {
     outcome.gradients.push_back(gradient.clone());

@@ -7,17 +7,12 @@
 
 #include "layers/layer_node.h"
 #include "layers/row_ops.h"
+#include "layers/weight_gradient.h"
 
 namespace longspan {
 namespace {
 
 using c10::AutoGradMode;
-
-// dW += dy^T x
-void add_weight_gradient(const ParameterAccess& access, ParameterId weight, const at::Tensor& dy,
-                         const at::Tensor& x) {
-  access.gradients->gradient(weight).addmm_(dy.t(), x);
-}
 
 }  // namespace
 

@@ -18,10 +18,10 @@ struct RopeTable {
   at::Tensor sines;
 };
 
-// `type` is at::kFloat or at::kDouble.
+// `options` give device and type: at::kFloat or at::kDouble.
 // `positions` are document positions; `scaling` multiplies cosines and sines.
 std::shared_ptr<const RopeTable> make_rope_table(std::span<const float> inverse_frequencies,
                                                  double scaling, std::span<const int64_t> positions,
-                                                 at::ScalarType type);
+                                                 const at::TensorOptions& options);
 
 }  // namespace longspan

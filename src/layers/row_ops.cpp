@@ -6,9 +6,11 @@
 
 #include <algorithm>
 
+#include "device/device.h"
 #include "kernels/cpu/rms_norm.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/swiglu.h"
+#include "layers/cuda_ops.h"
 #include "layers/parallel_ranges.h"
 #include "layers/real_types.h"
 
@@ -29,6 +31,13 @@ void check_same(const at::Tensor& a, const at::Tensor& b) {
                  " must be contiguous and alike");
 }
 
+void check_gradient(const at::Tensor& weight, const at::Tensor& gradient) {
+  LONGSPAN_CHECK(gradient.is_contiguous() && gradient.sizes() == weight.sizes() &&
+                     gradient.scalar_type() == accumulate_type(weight.scalar_type()),
+                 "weight ", weight.toString(), " ", weight.sizes(), ", its gradient ",
+                 gradient.toString(), " ", gradient.sizes());
+}
+
 void check_norm(const at::Tensor& x, const at::Tensor& weight) {
   LONGSPAN_CHECK(x.is_contiguous() && weight.is_contiguous() && weight.dim() == 1 && x.dim() >= 1 &&
                      x.size(-1) == weight.size(0) && x.scalar_type() == weight.scalar_type(),
@@ -40,6 +49,9 @@ void check_norm(const at::Tensor& x, const at::Tensor& weight) {
 
 NormOutput norm_forward(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
   check_norm(x, weight);
+  if constexpr (kBuiltWithCuda) {
+    if (x.is_cuda()) return cuda_norm_forward(x, weight, epsilon);
+  }
   const int64_t width = weight.size(0);
   const int64_t rows = x.numel() / width;
   NormOutput output{at::empty_like(x), at::empty({rows}, x.options())};
@@ -59,7 +71,12 @@ void norm_backward(const at::Tensor& x, const at::Tensor& weight, const at::Tens
   check_norm(x, weight);
   check_same(x, dy);
   check_same(x, dx);
-  check_same(weight, weight_gradient);
+  check_gradient(weight, weight_gradient);
+  if constexpr (kBuiltWithCuda) {
+    if (x.is_cuda()) {
+      return cuda_norm_backward(x, weight, inverse_rms, dy, weight_gradient, dx, y);
+    }
+  }
   const int64_t width = weight.size(0);
   const int64_t rows = x.numel() / width;
   const int64_t blocks = (rows + kRmsNormBlockRows - 1) / kRmsNormBlockRows;
@@ -84,13 +101,19 @@ void norm_backward(const at::Tensor& x, const at::Tensor& weight, const at::Tens
 
 std::shared_ptr<const RopeTable> make_rope_table(std::span<const float> inverse_frequencies,
                                                  double scaling, std::span<const int64_t> positions,
-                                                 at::ScalarType type) {
+                                                 const at::TensorOptions& options) {
   const auto tokens = static_cast<int64_t>(positions.size());
   const auto half = static_cast<int64_t>(inverse_frequencies.size());
   auto table = std::make_shared<RopeTable>();
-  table->cosines = at::empty({tokens, half}, type);
-  table->sines = at::empty({tokens, half}, type);
-  for_real_type(type, [&]<typename Real>() {
+  table->cosines = at::empty({tokens, half}, options);
+  table->sines = at::empty({tokens, half}, options);
+  if constexpr (kBuiltWithCuda) {
+    if (table->cosines.is_cuda()) {
+      cuda_fill_rope_table(inverse_frequencies, scaling, positions, *table);
+      return table;
+    }
+  }
+  for_real_type(table->cosines.scalar_type(), [&]<typename Real>() {
     parallel_ranges({0, tokens}, grain_rows(32 * half), [&](Range part) {
       rope_table(inverse_frequencies.data(), half, scaling, positions.data(), part,
                  table->cosines.mutable_data_ptr<Real>(), table->sines.mutable_data_ptr<Real>());
@@ -103,9 +126,12 @@ at::Tensor rotate(const at::Tensor& q_THK, const RopeTable& table, int direction
   LONGSPAN_CHECK(q_THK.dim() == 3 && q_THK.is_contiguous() &&
                      q_THK.size(0) == table.cosines.size(0) &&
                      q_THK.size(2) == 2 * table.cosines.size(1) &&
-                     q_THK.scalar_type() == table.cosines.scalar_type(),
+                     accumulate_type(q_THK.scalar_type()) == table.cosines.scalar_type(),
                  "heads ", q_THK.toString(), " ", q_THK.sizes(), ", rope table ",
                  table.cosines.toString(), " ", table.cosines.sizes());
+  if constexpr (kBuiltWithCuda) {
+    if (q_THK.is_cuda()) return cuda_rotate(q_THK, table, direction);
+  }
   const int64_t heads = q_THK.size(1);
   const int64_t width = q_THK.size(2);
   at::Tensor rotated = at::empty_like(q_THK);
@@ -121,6 +147,9 @@ at::Tensor rotate(const at::Tensor& q_THK, const RopeTable& table, int direction
 
 at::Tensor swiglu(const at::Tensor& gate_TF, const at::Tensor& up_TF) {
   check_same(gate_TF, up_TF);
+  if constexpr (kBuiltWithCuda) {
+    if (gate_TF.is_cuda()) return cuda_swiglu(gate_TF, up_TF);
+  }
   at::Tensor y = at::empty_like(gate_TF);
   for_real_type(y.scalar_type(), [&]<typename Real>() {
     parallel_ranges({0, y.numel()}, kGrainElements, [&](Range part) {
@@ -135,6 +164,9 @@ SwigluGradient swiglu_backward(const at::Tensor& gate_TF, const at::Tensor& up_T
                                const at::Tensor& dy_TF) {
   check_same(gate_TF, up_TF);
   check_same(gate_TF, dy_TF);
+  if constexpr (kBuiltWithCuda) {
+    if (gate_TF.is_cuda()) return cuda_swiglu_backward(gate_TF, up_TF, dy_TF);
+  }
   SwigluGradient gradient{at::empty_like(gate_TF), at::empty_like(gate_TF)};
   for_real_type(gate_TF.scalar_type(), [&]<typename Real>() {
     parallel_ranges({0, gate_TF.numel()}, kGrainElements, [&](Range part) {

@@ -1,11 +1,12 @@
-// The CPU kernels on tensors: shapes checked, results allocated, rows dealt to threads. No autograd
-// here; ops.h builds the differentiable operations from these.
+// The kernels on tensors: shapes checked, results allocated, rows dealt to threads or, on a GPU,
+// queued. No autograd here; ops.h builds the differentiable operations from these.
 //
 //   auto [y, inverse_rms] = norm_forward(x_TC, weight_C, 1e-5);
 //   norm_backward(x_TC, weight_C, inverse_rms, dy_TC, dweight_C, dx_TC, &y_TC);
 //
 // Legend: T tokens, C width of the normed axis, H heads, K head width, F feed-forward width.
-// Tensors are contiguous, all of one type, float32 or float64. Rows may be none.
+// Tensors are contiguous, all of one type: float32 or float64, on a GPU also bfloat16; gradients of
+// weights, inverse RMS and rope tables have its accumulation type. Rows may be none.
 // Bits do not depend on the number of threads: rows are independent, and sums over rows run over
 // fixed blocks in order.
 #pragma once

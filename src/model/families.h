@@ -15,9 +15,11 @@
 
 namespace longspan {
 
-std::unique_ptr<TransformerModel> make_llama(const ModelSpec& spec, at::ScalarType type,
+std::unique_ptr<TransformerModel> make_llama(const ModelSpec& spec,
+                                             const at::TensorOptions& tensors,
                                              const HeadLossOptions& options);
-std::unique_ptr<TransformerModel> make_qwen3(const ModelSpec& spec, at::ScalarType type,
+std::unique_ptr<TransformerModel> make_qwen3(const ModelSpec& spec,
+                                             const at::TensorOptions& tensors,
                                              const HeadLossOptions& options);
 
 // RMSNorm, then queries [T, H, K], keys and values [T, G, K].

@@ -7,8 +7,8 @@ namespace {
 
 class Llama final : public TransformerModel {
  public:
-  Llama(const ModelSpec& spec, at::ScalarType type, const HeadLossOptions& options)
-      : TransformerModel(spec, type, options) {}
+  Llama(const ModelSpec& spec, const at::TensorOptions& tensors, const HeadLossOptions& options)
+      : TransformerModel(spec, tensors, options) {}
 
   std::vector<at::Tensor> pre(const ParameterAccess& access, int64_t layer, const at::Tensor& x_TC,
                               const std::shared_ptr<const RopeTable>& table) const override {
@@ -24,9 +24,10 @@ class Llama final : public TransformerModel {
 
 }  // namespace
 
-std::unique_ptr<TransformerModel> make_llama(const ModelSpec& spec, at::ScalarType type,
+std::unique_ptr<TransformerModel> make_llama(const ModelSpec& spec,
+                                             const at::TensorOptions& tensors,
                                              const HeadLossOptions& options) {
-  return std::make_unique<Llama>(spec, type, options);
+  return std::make_unique<Llama>(spec, tensors, options);
 }
 
 }  // namespace longspan

@@ -122,7 +122,7 @@ RunResult run_model(const TransformerModel& model, TestParameters& parameters,
   for (at::Tensor& gradient : parameters.gradients) gradient.zero_();
   HeadLossResult head = model.head_loss(
       access, hidden.back(), {documents.targets, documents.weights}, 1 / documents.weight_sum);
-  result.loss = head.weighted_loss_sum / documents.weight_sum;
+  result.loss = head.weighted_loss_sum.item<double>() / documents.weight_sum;
   at::Tensor dx = head.dx_TC;
   for (size_t layer = layers; layer-- > 0;) {
     const auto index = static_cast<int64_t>(layer);

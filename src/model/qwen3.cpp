@@ -7,8 +7,8 @@ namespace {
 
 class Qwen3 final : public TransformerModel {
  public:
-  Qwen3(const ModelSpec& spec, at::ScalarType type, const HeadLossOptions& options)
-      : TransformerModel(spec, type, options) {}
+  Qwen3(const ModelSpec& spec, const at::TensorOptions& tensors, const HeadLossOptions& options)
+      : TransformerModel(spec, tensors, options) {}
 
   std::vector<at::Tensor> pre(const ParameterAccess& access, int64_t layer, const at::Tensor& x_TC,
                               const std::shared_ptr<const RopeTable>& table) const override {
@@ -27,9 +27,10 @@ class Qwen3 final : public TransformerModel {
 
 }  // namespace
 
-std::unique_ptr<TransformerModel> make_qwen3(const ModelSpec& spec, at::ScalarType type,
+std::unique_ptr<TransformerModel> make_qwen3(const ModelSpec& spec,
+                                             const at::TensorOptions& tensors,
                                              const HeadLossOptions& options) {
-  return std::make_unique<Qwen3>(spec, type, options);
+  return std::make_unique<Qwen3>(spec, tensors, options);
 }
 
 }  // namespace longspan

@@ -3,16 +3,17 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "device/device.h"
 #include "layers/embedding.h"
 #include "layers/rope_table.h"
 #include "model/families.h"
 
 namespace longspan {
 
-TransformerModel::TransformerModel(const ModelSpec& spec, at::ScalarType type,
+TransformerModel::TransformerModel(const ModelSpec& spec, const at::TensorOptions& tensors,
                                    const HeadLossOptions& options)
     : spec_(spec),
-      type_(type),
+      tensors_(tensors),
       head_options_(options),
       parameters_(spec),
       rope_(rope_frequencies(spec.rope, spec.head_dim)),
@@ -23,7 +24,8 @@ TransformerModel::TransformerModel(const ModelSpec& spec, at::ScalarType type,
 
 std::shared_ptr<const RopeTable> TransformerModel::rope_table(
     std::span<const int64_t> positions) const {
-  return make_rope_table(rope_.inverse, rope_.attention_scaling, positions, type_);
+  return make_rope_table(rope_.inverse, rope_.attention_scaling, positions,
+                         tensors_.dtype(accumulate_type(scalar_type())));
 }
 
 at::Tensor TransformerModel::embed(const ParameterAccess& access,
@@ -58,15 +60,19 @@ at::Tensor TransformerModel::logits(const ParameterAccess& access, const at::Ten
   return head_logits(access, head(), x_TC);
 }
 
-std::unique_ptr<TransformerModel> make_model(const ModelSpec& spec, at::ScalarType type,
+std::unique_ptr<TransformerModel> make_model(const ModelSpec& spec,
+                                             const at::TensorOptions& tensors,
                                              const HeadLossOptions& options) {
-  LONGSPAN_CHECK(type == at::kFloat || type == at::kDouble,
-                 "a model computes in float32 or float64, not ", c10::toString(type));
+  const at::ScalarType type = at::typeMetaToScalarType(tensors.dtype());
+  const bool on_cpu = tensors.device().is_cpu();
+  LONGSPAN_CHECK(type == at::kFloat || type == at::kDouble || (type == at::kBFloat16 && !on_cpu),
+                 "a model computes in float32 or float64, on a GPU also in bfloat16, not in ",
+                 c10::toString(type), " on ", tensors.device().str());
   switch (spec.family) {
     case ModelFamily::kLlama:
-      return make_llama(spec, type, options);
+      return make_llama(spec, tensors, options);
     case ModelFamily::kQwen3:
-      return make_qwen3(spec, type, options);
+      return make_qwen3(spec, tensors, options);
   }
   throw InternalError("unknown model family");
 }

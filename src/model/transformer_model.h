@@ -39,7 +39,10 @@ class TransformerModel {
 
   const ModelSpec& spec() const { return spec_; }
   const ParameterTable& parameters() const { return parameters_; }
-  at::ScalarType scalar_type() const { return type_; }
+  // Type and device of activations.
+  const at::TensorOptions& tensors() const { return tensors_; }
+  at::ScalarType scalar_type() const { return at::typeMetaToScalarType(tensors_.dtype()); }
+  at::Device device() const { return tensors_.device(); }
   int64_t num_layers() const { return spec_.num_layers; }
   int64_t hidden_size() const { return spec_.hidden_size; }
   const AttentionShape& attention_shape() const { return attention_shape_; }
@@ -68,21 +71,24 @@ class TransformerModel {
   at::Tensor logits(const ParameterAccess& access, const at::Tensor& x_TC) const;
 
  protected:
-  TransformerModel(const ModelSpec& spec, at::ScalarType type, const HeadLossOptions& options);
+  TransformerModel(const ModelSpec& spec, const at::TensorOptions& tensors,
+                   const HeadLossOptions& options);
 
  private:
   HeadParameters head() const;
 
   ModelSpec spec_;
-  at::ScalarType type_;
+  at::TensorOptions tensors_;
   HeadLossOptions head_options_;
   ParameterTable parameters_;
   RopeFrequencies rope_;
   AttentionShape attention_shape_;
 };
 
-// `type` is at::kFloat or at::kDouble.
-std::unique_ptr<TransformerModel> make_model(const ModelSpec& spec, at::ScalarType type,
+// `tensors` give type and device of all activations: at::kFloat or at::kDouble, on a GPU also
+// at::kBFloat16.
+std::unique_ptr<TransformerModel> make_model(const ModelSpec& spec,
+                                             const at::TensorOptions& tensors,
                                              const HeadLossOptions& options = {});
 
 }  // namespace longspan

@@ -54,6 +54,7 @@ Json header_line(const char* kind, const RunHeader& header) {
   line["commit"] = header.commit.empty() ? Json(nullptr) : Json(header.commit);
   line["config"] = header.config_toml;
   line["config_hash"] = header.config_hash;
+  line["kernels"] = header.kernels;
   line["machine"] = {{"host", machine.host},
                      {"cpu", machine.cpu},
                      {"threads", machine.threads},

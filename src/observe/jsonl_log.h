@@ -26,7 +26,8 @@ struct RunHeader {
   std::string config_toml;
   std::string config_hash;
   std::string version;
-  std::string commit;  // empty: unknown
+  std::string commit;                // empty: unknown
+  std::vector<std::string> kernels;  // what runs each operation, and why
 };
 
 class JsonlLog {

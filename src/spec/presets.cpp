@@ -49,6 +49,21 @@ ModelSpec bench_llama() {
   return spec;
 }
 
+// 1.1 billion parameters: the model of the GPU benchmarks.
+ModelSpec bench_llama_1b() {
+  return {.family = ModelFamily::kLlama,
+          .vocab_size = 32768,
+          .hidden_size = 2048,
+          .intermediate_size = 8192,
+          .num_layers = 16,
+          .num_query_heads = 16,
+          .num_kv_heads = 4,
+          .head_dim = 128,
+          .max_position_embeddings = 1 << 20,
+          .rms_norm_eps = 1e-5,
+          .rope = {.theta = 500000}};
+}
+
 ModelSpec llama_8b() {
   return {.family = ModelFamily::kLlama,
           .vocab_size = 128256,
@@ -84,6 +99,7 @@ const std::vector<Preset>& presets() {
       {"nucleotide_tiny", tiny(ModelFamily::kLlama, kNucleotideVocabulary, false)},
       {"llama_demo", demo_llama()},
       {"bench_llama_4x256", bench_llama()},
+      {"bench_llama_1b", bench_llama_1b()},
       {"llama_8b", llama_8b()},
       {"llama_34b", llama_34b()},
   };

@@ -2,11 +2,12 @@
 
 #include <ATen/ATen.h>
 
-#include <chrono>
 #include <map>
 
 #include "base/check.h"
 #include "base/narrow.h"
+#include "device/device.h"
+#include "device/device_timer.h"
 #include "model/transformer_model.h"
 #include "train/buffer_table.h"
 #include "train/parameter_store.h"
@@ -14,14 +15,9 @@
 namespace longspan {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Kind = OperationKind;
 
 constexpr int64_t kTagsPerPass = 1024;  // what an attention pass may use
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // The part of a micro-batch's chunk that lives on this rank.
 struct Piece {
@@ -40,7 +36,10 @@ class Executor::Step {
         store_(executor.store_),
         comm_(executor.comm_),
         micro_batches_(micro_batches),
-        options_(options) {}
+        options_(options),
+        attention_time_(model_.device()),
+        exchange_time_(model_.device()),
+        collective_time_(model_.device()) {}
 
   StepTotals run(const StepSchedule& schedule) {
     for (const Operation& operation : schedule.operations) {
@@ -52,6 +51,7 @@ class Executor::Step {
       }
     }
     buffers_.check_empty();
+    read_back();
     return std::move(totals_);
   }
 
@@ -99,6 +99,14 @@ class Executor::Step {
       case Kind::kOptimizerStep:  // the caller's: learning rate and clipping are not the executor's
         return;
     }
+  }
+
+  // The one place of a training step where the host waits for the device.
+  void read_back() {
+    for (const at::Tensor& sum : loss_sums_) totals_.weighted_loss_sum += sum.item<double>();
+    totals_.attention_s = attention_time_.take_seconds();
+    totals_.exchange_s = exchange_time_.take_seconds();
+    totals_.collective_s = collective_time_.take_seconds();
   }
 
   // ---- buffers
@@ -150,14 +158,14 @@ class Executor::Step {
   // ---- weights
 
   void run_collective(const Operation& operation) {
-    const auto start = Clock::now();
+    collective_time_.start();
     if (operation.kind == Kind::kGatherWeights) {
       mark(operation);
       store_.gather(operation.layer, describe(operation));
     } else {
       store_.reduce_gradients(operation.layer, describe(operation));
     }
-    totals_.collective_s += seconds_since(start);
+    collective_time_.stop();
   }
 
   // ---- segments
@@ -165,7 +173,7 @@ class Executor::Step {
   at::Tensor no_rows(std::initializer_list<int64_t> row_shape) const {
     std::vector<int64_t> shape = {0};
     shape.insert(shape.end(), row_shape.begin(), row_shape.end());
-    return at::empty(shape, model_.scalar_type());
+    return at::empty(shape, model_.tensors());
   }
 
   void embed(const Operation& operation) {
@@ -249,7 +257,8 @@ class Executor::Step {
     const at::Tensor dq = read(operation, BufferKind::kQueryGradient).tensors.at(0);
     const auto dkv =
         read(operation, BufferKind::kKeyValueGradient).sums->rows(piece(operation).line);
-    auto gradients = graph.segment->backward({dq, dkv.at(0), dkv.at(1)});
+    const at::ScalarType type = model_.scalar_type();
+    auto gradients = graph.segment->backward({dq, dkv.at(0).to(type), dkv.at(1).to(type)});
     result.tensors = {gradients[0].add_(residual)};
   }
 
@@ -279,7 +288,7 @@ class Executor::Step {
     }
     auto result =
         model_.head_loss(access(), hidden(operation), head_targets(operation), options_.loss_scale);
-    totals_.weighted_loss_sum += result.weighted_loss_sum;
+    loss_sums_.push_back(std::move(result.weighted_loss_sum));
     gradient.tensors = {std::move(result.dx_TC)};
   }
 
@@ -290,7 +299,7 @@ class Executor::Step {
     auto losses = model_.token_losses(access(), x_TC, head_targets(operation).targets);
     totals_.token_losses.push_back({operation.micro_batch, line, std::move(losses), {}});
     if (!options_.keep_logits) return;
-    const at::Tensor logits = model_.logits(access(), x_TC).to(at::kDouble).contiguous();
+    const at::Tensor logits = model_.logits(access(), x_TC).to(at::kDouble).cpu().contiguous();
     const double* values = logits.const_data_ptr<double>();
     totals_.token_losses.back().logits.assign(values, values + logits.numel());
   }
@@ -328,7 +337,8 @@ class Executor::Step {
     return {.shape = model_.attention_shape(),
             .type = model_.scalar_type(),
             .tag = tag(operation),
-            .op = attention_name(operation)};
+            .op = attention_name(operation),
+            .device = model_.device()};
   }
 
   const ChunkPlans& plans(const Operation& operation) const {
@@ -379,7 +389,8 @@ class Executor::Step {
     const AttentionShape& shape = model_.attention_shape();
     const std::vector<int64_t> row = {shape.key_heads, shape.head_width};
     auto grown = std::make_unique<RowAccumulator>(
-        lines, std::vector<std::vector<int64_t>>{row, row}, model_.scalar_type());
+        lines, std::vector<std::vector<int64_t>>{row, row},
+        model_.tensors().dtype(accumulate_type(model_.scalar_type())));
     if (buffer.sums) {
       for (const Range& line : buffer.carried_rows) grown->add(line, buffer.sums->rows(line));
     }
@@ -389,14 +400,15 @@ class Executor::Step {
 
   void attention_step(const Operation& operation) {
     Buffer& buffer = read(operation, BufferKind::kAttentionPass);
-    const auto start = Clock::now();
+    DeviceTimer& timer =
+        operation.kind == Kind::kAttentionLaunch ? attention_time_ : exchange_time_;
+    timer.start();
     if (buffer.forward_pass) {
       step_of(*buffer.forward_pass, operation);
     } else {
       step_of(*buffer.backward_pass, operation);
     }
-    (operation.kind == Kind::kAttentionLaunch ? totals_.attention_s : totals_.exchange_s) +=
-        seconds_since(start);
+    timer.stop();
   }
 
   template <typename AttentionPass>
@@ -450,6 +462,10 @@ class Executor::Step {
   const RunOptions& options_;
   BufferTable buffers_;
   std::map<std::pair<int, int>, Piece> pieces_;
+  std::vector<at::Tensor> loss_sums_;  // of each head and loss, on the device
+  DeviceTimer attention_time_;
+  DeviceTimer exchange_time_;
+  DeviceTimer collective_time_;
   StepTotals totals_;
 };
 

@@ -30,7 +30,7 @@ class ParameterStore;
 class TransformerModel;
 
 struct StepTotals {
-  double weighted_loss_sum = 0;  // this rank's tokens
+  double weighted_loss_sum = 0;  // this rank's tokens; read back when all work is queued
   // Evaluation schedules: (micro-batch, line rows, loss of each row's prediction) of this rank's
   // pieces.
   struct TokenLosses {
@@ -40,8 +40,9 @@ struct StepTotals {
     std::vector<double> logits;  // [rows, vocabulary], if asked for
   };
   std::vector<TokenLosses> token_losses;
+  // Of the device that computes:
   double attention_s = 0;   // time in launch groups
-  double exchange_s = 0;    // time in waits of attention rounds
+  double exchange_s = 0;    // time in attention rounds: packing, and waiting for what has not come
   double collective_s = 0;  // time in weight gathers and gradient reductions
   // Bytes that buffers hold between forward and backward (without weights and gradients), when the
   // last forward has ended, and the most at any operation; 0 unless asked for.

@@ -4,7 +4,7 @@
 // handed out for the next request of its size, so a step allocates nothing after the first one and
 // the bytes held are the peak.
 //
-//   at::Tensor flat = buffers.take(elements);       // content undefined
+//   at::Tensor flat = buffers.take(elements, at::kFloat);       // content undefined
 //   buffers.give_back(std::move(flat));
 //
 // An object belongs to one rank's thread.
@@ -14,18 +14,19 @@
 #include <ATen/ops/empty.h>
 
 #include <map>
+#include <utility>
 #include <vector>
 
 namespace longspan {
 
 class FlatBuffers {
  public:
-  explicit FlatBuffers(at::ScalarType dtype) : dtype_(dtype) {}
+  explicit FlatBuffers(at::Device device) : device_(device) {}
 
-  at::Tensor take(int64_t elements) {
-    std::vector<at::Tensor>& free = free_[elements];
+  at::Tensor take(int64_t elements, at::ScalarType type) {
+    std::vector<at::Tensor>& free = free_[{type, elements}];
     if (free.empty()) {
-      free.push_back(at::empty({elements}, at::TensorOptions(dtype_)));
+      free.push_back(at::empty({elements}, at::TensorOptions(type).device(device_)));
       held_bytes_ += static_cast<int64_t>(free.back().nbytes());
     }
     at::Tensor buffer = std::move(free.back());
@@ -34,15 +35,15 @@ class FlatBuffers {
   }
 
   void give_back(at::Tensor buffer) {
-    const int64_t elements = buffer.numel();
-    free_[elements].push_back(std::move(buffer));
+    const std::pair<at::ScalarType, int64_t> kind{buffer.scalar_type(), buffer.numel()};
+    free_[kind].push_back(std::move(buffer));
   }
 
   int64_t held_bytes() const { return held_bytes_; }
 
  private:
-  at::ScalarType dtype_;
-  std::map<int64_t, std::vector<at::Tensor>> free_;
+  at::Device device_;
+  std::map<std::pair<at::ScalarType, int64_t>, std::vector<at::Tensor>> free_;
   int64_t held_bytes_ = 0;
 };
 

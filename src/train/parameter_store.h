@@ -20,9 +20,15 @@
 // Contract: one store per rank, used from that rank's thread. Functions that take `op` communicate:
 // gather and reduce_gradients are called by all ranks of the shard group in the same order (a group
 // without tokens may skip them together), the others by all ranks of the communicator. The state is
-// float32, or float64 in float64 runs. Tensors given out are views; they die with the next release,
-// reduce or step of their unit.
+// float32, or float64 in float64 runs; with bfloat16 products the weights given out are bfloat16,
+// rounded once per step from the float32 master. Tensors given out are views; they die with the
+// next release, reduce or step of their unit.
+//
+// On a GPU everything lies there. Spans given out (shard, owned, gather_master) are host memory
+// always: on a GPU copies, which commit_host_copies writes back.
 #pragma once
+
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <memory>
@@ -43,6 +49,8 @@ namespace longspan {
 struct ParameterStoreOptions {
   int64_t shard_group = 1;  // divides the number of ranks
   bool float64 = false;
+  bool bfloat16 = false;  // of the weights that products read; the master copy stays float32
+  at::Device device = at::kCPU;
 };
 
 struct NamedBytes {
@@ -77,8 +85,9 @@ class ParameterStore final : public WeightSource, public GradientSink {
   void release(int64_t unit);
   bool gathered(int64_t unit) const;
   const at::Tensor& weight(ParameterId id) const override;
-  // The whole flat array of a gathered unit, padding included.
-  RealSpan gathered_flat(int64_t unit);
+  // The whole flat master array of a unit, padding included; valid until the next call. Called by
+  // all ranks of the shard group.
+  RealSpan gather_master(int64_t unit, std::string_view op);
 
   // Gradients of a unit: opened at zero, added to by layers, reduced into the shards.
   void open_gradients(int64_t unit);
@@ -106,6 +115,10 @@ class ParameterStore final : public WeightSource, public GradientSink {
   // the whole shard, alike in all groups, needs no refresh.
   RealSpan shard(int64_t unit);
   OwnedState owned(int64_t unit);
+  // Ends the spans: what was written through them counts from here on (refresh_weights does this,
+  // too), or was only read.
+  void commit_host_copies();
+  void drop_host_copies();
   void refresh_weights(std::string_view op);
 
   // Bytes held, by name; transient buffers at their peak so far.

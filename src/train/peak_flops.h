@@ -7,7 +7,7 @@
 // Takes about a tenth of a second. Call it before the ranks start, with all their threads.
 #pragma once
 
-#include <c10/core/ScalarType.h>
+#include <c10/core/TensorOptions.h>
 
 #include <string>
 
@@ -18,6 +18,7 @@ struct PeakFlops {
   std::string description;
 };
 
-PeakFlops measure_peak_flops(c10::ScalarType type);
+// Of the type and on the device of `tensors`.
+PeakFlops measure_peak_flops(const c10::TensorOptions& tensors);
 
 }  // namespace longspan

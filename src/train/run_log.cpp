@@ -36,7 +36,8 @@ RunHeader header_of(const RunSetup& setup, const TrainProcess& process) {
   return {.config_toml = setup.loaded.toml(),
           .config_hash = setup.loaded.hash(),
           .version = process.version,
-          .commit = process.commit};
+          .commit = process.commit,
+          .kernels = process.kernels};
 }
 
 std::string row(const std::string& name, int64_t tokens, const LossSum& sum) {

@@ -55,6 +55,16 @@ DeviceProfile attention_profile(const RunConfig& config) {
   return std::filesystem::exists(name) ? read_device_profile(name) : device_profile(name);
 }
 
+// A profile without links is a built-in one: a cluster of its device knows them.
+ClusterSpec cluster_of(const DeviceProfile& profile) {
+  if (profile.link) return single_node(profile);
+  for (const std::string& name : cluster_preset_names()) {
+    ClusterSpec cluster = cluster_preset(name);
+    if (cluster.device == profile.name) return cluster;
+  }
+  return single_node(profile);  // says what is missing
+}
+
 // The ranks are taken for those of one machine.
 PlanningCosts planning_costs(const RunConfig& config, const ModelSpec& spec) {
   const DeviceProfile profile = attention_profile(config);
@@ -66,7 +76,7 @@ PlanningCosts planning_costs(const RunConfig& config, const ModelSpec& spec) {
                              .value_width = spec.head_dim,
                              .value_bytes = value_bytes,
                              .accumulator_bytes = std::max<int64_t>(4, value_bytes)};
-  return uniform_costs(shape, profile, server_links(single_node(profile), 1),
+  return uniform_costs(shape, profile, server_links(cluster_of(profile), 1),
                        narrow<int>(config.layout.ranks));
 }
 

@@ -28,6 +28,7 @@ void fill_weights(ParameterStore& store, Communicator& comm, std::string_view op
         filler(slice.parameter, slice.elements,
                sub_span(store.shard(unit), {begin, begin + slice.elements.size()}));
       }
+      store.commit_host_copies();
     }
   });
 }
@@ -82,15 +83,14 @@ void export_weights(ParameterStore& store, Communicator& comm, const ModelSpec& 
     if (is_writer) writer.emplace(to, spec, options);
   });
   for (int64_t unit = 0; unit < layout.num_units(); ++unit) {
-    store.gather(unit, op);
+    const RealSpan weights = store.gather_master(unit, op);
     agree(comm, op, [&] {
       if (!is_writer) return;
       const Range parameters = layout.unit_parameters(unit);
       for (int64_t id = parameters.begin; id < parameters.end; ++id) {
-        writer->write(id, sub_span(store.gathered_flat(unit), layout.place(id).flat));
+        writer->write(id, sub_span(weights, layout.place(id).flat));
       }
     });
-    store.release(unit);
   }
   agree(comm, op, [&] {
     if (is_writer) writer->finish();

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "train/peak_flops.h"
 #include "train/run_setup.h"
@@ -20,7 +21,8 @@ struct TrainProcess {
   std::ostream* console = nullptr;
   std::string version;
   std::string commit;
-  PeakFlops peak;  // of all ranks of the run together
+  PeakFlops peak;                    // of all ranks of the run together
+  std::vector<std::string> kernels;  // the audit, a line for each operation
   const std::atomic<bool>* stop = nullptr;
 };
 

@@ -17,6 +17,7 @@
 #include "train/evaluate.h"
 #include "train/executor.h"
 #include "train/model_store.h"
+#include "train/run_device.h"
 #include "train/run_log.h"
 #include "train/store_state.h"
 
@@ -63,11 +64,8 @@ class RankTrainer {
         setup_(run.setup),
         config_(run.setup.config()),
         comm_(comm),
-        model_(
-            make_model(setup_.spec, config_.model.dtype == "float64" ? at::kDouble : at::kFloat)),
-        store_(make_parameter_store(setup_.parameters, comm,
-                                    {.shard_group = config_.layout.shard_group,
-                                     .float64 = config_.model.dtype == "float64"})),
+        model_(make_model(setup_.spec, run_tensors(config_))),
+        store_(make_parameter_store(setup_.parameters, comm, store_options(config_))),
         executor_(*model_, store_, comm),
         rates_(make_schedule(config_.optimizer.schedule, config_.optimizer.lr,
                              config_.optimizer.steps, config_.optimizer.warmup_steps,
@@ -196,15 +194,18 @@ class RankTrainer {
     metrics.imbalance_home = planned.home_imbalance;
     metrics.plan_ms = 1e3 * planned.plan_s;
     metrics.send_bytes_max = planned.sent_rows_max * row_bytes();
-    metrics.memory_peak_bytes = peak_resident_bytes();
-    metrics.memory_limit_bytes = memory_limit_bytes();
+    const at::Device device = model_->device();
+    const bool on_cpu = device.is_cpu();
+    metrics.memory_peak_bytes = on_cpu ? peak_resident_bytes() : device_bytes_peak(device);
+    metrics.memory_limit_bytes =
+        on_cpu ? memory_limit_bytes() : gpu_info(device.index()).memory_bytes;
     log_->step(metrics);
   }
 
   // Bytes of a key row (K and V); query rows are wider, so this is a lower bound where queries
   // move.
   int64_t row_bytes() const {
-    const int64_t element_bytes = store_.float64() ? 8 : 4;
+    const auto element_bytes = static_cast<int64_t>(c10::elementSize(model_->scalar_type()));
     return 2 * setup_.spec.kv_width() * element_bytes;
   }
 
@@ -239,6 +240,7 @@ class RankTrainer {
                                     .arrays = state_arrays(store_),
                                     .files = model_files(setup_.spec, config_.model.path),
                                     .keep_latest = config_.output.keep_latest});
+    store_.drop_host_copies();
   }
 
   void finish(int64_t first_step) {

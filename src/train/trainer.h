@@ -8,8 +8,8 @@
 //
 // A step: take the planned micro-batches, build this rank's schedule, run it, sum the loss over
 // ranks, update the weights, log. Steps are saved as output.save_every says and at the end; a stop
-// request (SIGTERM) saves after the step in work and returns. A checkpoint and the same
-// configuration give the same bits as a run that was never interrupted.
+// request (SIGTERM, SIGINT, SIGUSR1) saves after the step in work and returns. A checkpoint and the
+// same configuration give the same bits as a run that was never interrupted.
 //
 // All ranks call train_rank; errors of one rank end all (comm/run_ranks.h).
 #pragma once

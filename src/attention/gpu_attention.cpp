@@ -1,0 +1,389 @@
+#include "attention/gpu_attention.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <limits>
+#include <map>
+
+#include "attention/library_attention.h"
+#include "device/device.h"
+#include "device/device_types.h"
+#include "kernels/attention_tiles.h"
+#include "kernels/cuda/attention_rows.h"
+#include "kernels/cuda/row_pieces.h"
+#include "kernels/cuda/slice_attention.h"
+
+namespace longspan {
+namespace {
+
+using cuda::Accumulate;
+
+// Rows of one source that follow each other in a packed tensor.
+struct PackedPiece {
+  int32_t source = 0;
+  Range rows;
+  int64_t packed_begin = 0;
+};
+
+// The rows of all tiles, one after the other.
+struct Packing {
+  std::vector<PackedPiece> pieces;  // neighbours that touch in their source are one
+  std::vector<int32_t> ends = {0};  // of the tiles
+  int64_t rows_max = 0;
+
+  int64_t rows() const { return ends.back(); }
+
+  void add(int32_t source, const Range& range) {
+    const bool touches =
+        !pieces.empty() && pieces.back().source == source && pieces.back().rows.end == range.begin;
+    if (touches) {
+      pieces.back().rows.end = range.end;
+    } else {
+      pieces.push_back({source, range, rows()});
+    }
+    const int64_t end = rows() + range.size();
+    LONGSPAN_CHECK(end <= std::numeric_limits<int32_t>::max(), end, " rows in one launch");
+    ends.push_back(static_cast<int32_t>(end));
+    rows_max = std::max(rows_max, range.size());
+  }
+};
+
+at::Tensor rows_of(const RowStore& store, const PackedPiece& piece, size_t tensor_idx) {
+  return store.tensors(piece.source).at(tensor_idx).narrow(0, piece.rows.begin, piece.rows.size());
+}
+
+// The packed rows of one tensor of the store: a view if they are one piece.
+at::Tensor pack(const RowStore& store, const Packing& packing, size_t tensor_idx) {
+  if (packing.pieces.size() == 1) return rows_of(store, packing.pieces.front(), tensor_idx);
+  std::vector<at::Tensor> parts;
+  bool contiguous = true;
+  for (const PackedPiece& piece : packing.pieces) {
+    parts.push_back(rows_of(store, piece, tensor_idx));
+    contiguous = contiguous && parts.back().is_contiguous();
+  }
+  if (!contiguous) return at::cat(parts);
+  std::vector<int64_t> sizes = parts.front().sizes().vec();
+  sizes.front() = packing.rows();
+  at::Tensor packed = at::empty(sizes, parts.front().options());
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  for (size_t idx = 0; idx < parts.size(); ++idx) {
+    const PackedPiece& piece = packing.pieces[idx];
+    copies.emplace_back(parts[idx], packed.narrow(0, piece.packed_begin, piece.rows.size()));
+  }
+  gpu_copy(copies);
+  return packed;
+}
+
+// Tiles that one call of a library operation runs.
+struct PackedTiles {
+  Packing queries;
+  Packing keys;
+  bool causal = false;
+  int64_t square_rows = 0;  // all tiles are causal squares of so many rows; 0: they are not
+
+  void add(const BottomRightTile& tile) {
+    queries.add(tile.query_source, tile.query_rows);
+    keys.add(tile.key_source, tile.key_rows);
+  }
+};
+
+// Squares for cuDNN have a few lengths only: each costs a plan. Below the least of them it gains
+// nothing.
+constexpr int64_t kSquareStep = 1024;
+constexpr int64_t kSquareRowsMin = 2048;
+
+// Squares by size, if `squares` are wanted; then all other causal tiles, then all full ones.
+// The rows of a square beyond a multiple of kSquareStep are a tile of their own.
+std::vector<PackedTiles> packed_tiles(const std::vector<AttentionSlice>& slices, bool squares) {
+  std::map<int64_t, PackedTiles> by_size;
+  PackedTiles causal{.causal = true};
+  PackedTiles full;
+  for (BottomRightTile tile : bottom_right_tiles(slices)) {
+    const int64_t rows = tile.query_rows.size();
+    const bool square = tile.causal && rows == tile.key_rows.size() && rows >= kSquareRowsMin;
+    if (squares && square) {
+      const int64_t most = rows / kSquareStep * kSquareStep;
+      PackedTiles& of_size = by_size[most];
+      of_size.causal = true;
+      of_size.square_rows = most;
+      BottomRightTile first = tile;
+      first.query_rows.end = tile.query_rows.begin + most;
+      first.key_rows.end = tile.key_rows.begin + most;
+      of_size.add(first);
+      tile.query_rows.begin = first.query_rows.end;
+      if (tile.query_rows.empty()) continue;
+    }
+    (tile.causal ? causal : full).add(tile);
+  }
+  std::vector<PackedTiles> all;
+  for (auto& [rows, tiles] : by_size) all.push_back(std::move(tiles));
+  for (PackedTiles* tiles : {&causal, &full}) {
+    if (tiles->queries.rows() > 0) all.push_back(std::move(*tiles));
+  }
+  return all;
+}
+
+// Rows inside a message may begin anywhere; the fast kernels read 16 bytes at a time.
+at::Tensor aligned(at::Tensor rows) {
+  const bool fits = reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0;
+  return fits ? rows : rows.clone();
+}
+
+FlashInputs flash_inputs(const AttentionShape& shape, const PackedTiles& tiles,
+                         const RowStore& queries, const RowStore& keys) {
+  FlashInputs in{.q = aligned(pack(queries, tiles.queries, 0)),
+                 .k = aligned(pack(keys, tiles.keys, 0)),
+                 .v = aligned(pack(keys, tiles.keys, 1)),
+                 .query_rows_max = tiles.queries.rows_max,
+                 .key_rows_max = tiles.keys.rows_max,
+                 .causal = tiles.causal,
+                 .scale = shape.scale};
+  in.query_ends = upload(std::span<const int32_t>(tiles.queries.ends), in.q.device());
+  in.key_ends = upload(std::span<const int32_t>(tiles.keys.ends), in.q.device());
+  return in;
+}
+
+// [B, S, ...] of packed rows.
+at::Tensor by_square(const at::Tensor& rows, int64_t square_rows) {
+  std::vector<int64_t> sizes = rows.sizes().vec();
+  sizes.front() = square_rows;
+  sizes.insert(sizes.begin(), rows.size(0) / square_rows);
+  return rows.view(sizes);
+}
+
+SquareInputs square_inputs(const AttentionShape& shape, const PackedTiles& tiles,
+                           const RowStore& queries, const RowStore& keys) {
+  const auto packed = [&](const RowStore& store, const Packing& packing, size_t tensor_idx) {
+    return by_square(aligned(pack(store, packing, tensor_idx)), tiles.square_rows);
+  };
+  return {.q = packed(queries, tiles.queries, 0),
+          .k = packed(keys, tiles.keys, 0),
+          .v = packed(keys, tiles.keys, 1),
+          .scale = shape.scale};
+}
+
+void forward_into(const AttentionShape& shape, const PackedTiles& tiles, const RowStore& queries,
+                  const RowStore& keys) {
+  const bool squares = tiles.square_rows > 0;
+  const LibraryOutput out = squares ? cudnn_forward(square_inputs(shape, tiles, queries, keys))
+                                    : flash_forward(flash_inputs(shape, tiles, queries, keys));
+  const auto* o = device_data<const cuda::Bf16>(out.o);
+  const auto* lse = device_data<const float>(out.lse);
+  for (const PackedPiece& piece : tiles.queries.pieces) {
+    cuda::PartLse<float> part{
+        .data = lse + piece.packed_begin, .row_stride = 1, .head_stride = tiles.queries.rows()};
+    if (squares) part = {lse + piece.packed_begin * shape.heads, shape.heads, 1};
+    const at::Tensor to = rows_of(queries, piece, 1);
+    const auto merge = [&]<typename O>() {
+      cuda::merge_attention_rows(shape, piece.rows.size(), device_data<O>(to),
+                                 device_data<float>(rows_of(queries, piece, 2)),
+                                 o + piece.packed_begin * shape.query_row_size(), part,
+                                 current_stream());
+    };
+    if (to.scalar_type() == at::kFloat) {
+      merge.operator()<float>();
+    } else {
+      merge.operator()<cuda::Bf16>();
+    }
+  }
+}
+
+// Where every row has one part, the store holds that part.
+void copy_packed(const at::Tensor& packed, const Packing& packing, const RowStore& store,
+                 size_t tensor_idx) {
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  for (const PackedPiece& piece : packing.pieces) {
+    copies.emplace_back(packed.narrow(0, piece.packed_begin, piece.rows.size()),
+                        rows_of(store, piece, tensor_idx));
+  }
+  gpu_copy(copies);
+}
+
+// Adds packed rows to the sums of a store. Pieces in one launch must be disjoint; a row that comes
+// again begins the next launch, so sums have a fixed order.
+void add_packed(const at::Tensor& packed, const Packing& packing, const RowStore& store,
+                size_t tensor_idx) {
+  const int64_t row_size = packed.numel() / packing.rows();
+  if (rows_of(store, packing.pieces.front(), tensor_idx).scalar_type() == packed.scalar_type()) {
+    return copy_packed(packed.view({packing.rows(), row_size}), packing, store, tensor_idx);
+  }
+  const auto* values = device_data<const cuda::Bf16>(packed);
+  std::vector<cuda::AddPiece<cuda::Bf16>> batch;
+  std::map<int32_t, std::vector<Range>> rows;
+  const auto overlaps = [&](const PackedPiece& piece) {
+    for (const Range& other : rows[piece.source]) {
+      if (!intersect(other, piece.rows).empty()) return true;
+    }
+    return false;
+  };
+  const auto flush = [&] {
+    cuda::add_pieces<cuda::Bf16>(batch, current_stream());
+    batch.clear();
+    rows.clear();
+  };
+  for (const PackedPiece& piece : packing.pieces) {
+    if (overlaps(piece)) flush();
+    rows[piece.source].push_back(piece.rows);
+    batch.push_back({values + piece.packed_begin * row_size,
+                     device_data<float>(rows_of(store, piece, tensor_idx)),
+                     piece.rows.size() * row_size});
+  }
+  flush();
+}
+
+LibraryGradients backward_of(const AttentionShape& shape, const PackedTiles& tiles,
+                             const RowStore& queries, const RowStore& keys) {
+  const at::Tensor d_o = aligned(pack(queries, tiles.queries, 1).contiguous());
+  const at::Tensor lse = pack(queries, tiles.queries, 2);
+  const at::Tensor delta = pack(queries, tiles.queries, 3);
+  // The operations ask for O, of which they use the row sums with dO alone.
+  const at::Tensor o = at::empty_like(d_o);
+  cuda::attention_projected_output(shape, tiles.queries.rows(), device_data<const cuda::Bf16>(d_o),
+                                   device_data<const float>(delta), device_data<cuda::Bf16>(o),
+                                   current_stream());
+  if (tiles.square_rows == 0) {
+    return flash_backward(flash_inputs(shape, tiles, queries, keys), d_o, o, lse.t().contiguous());
+  }
+  const int64_t rows = tiles.square_rows;
+  return cudnn_backward(square_inputs(shape, tiles, queries, keys), by_square(d_o, rows),
+                        by_square(o, rows), by_square(lse.contiguous(), rows));
+}
+
+void backward_into(const AttentionShape& shape, const PackedTiles& tiles, const RowStore& queries,
+                   const RowStore& keys) {
+  const LibraryGradients gradients = backward_of(shape, tiles, queries, keys);
+  add_packed(gradients.d_q, tiles.queries, queries, 4);
+  add_packed(gradients.d_k, tiles.keys, keys, 2);
+  add_packed(gradients.d_v, tiles.keys, keys, 3);
+}
+
+// ---- the plain kernel
+
+template <typename T>
+struct StridedRows {
+  const T* data;
+  int64_t stride;
+};
+
+template <typename T>
+StridedRows<T> strided_rows(const at::Tensor& rows) {
+  const int64_t row_size = rows.size(1) * rows.size(2);
+  LONGSPAN_CHECK(rows.stride(2) == 1 && (rows.stride(1) == rows.size(2) || rows.size(1) == 1),
+                 "rows ", rows.sizes(), " with strides ", rows.strides());
+  return {static_cast<const T*>(rows.const_data_ptr()),
+          rows.size(0) > 1 ? rows.stride(0) : row_size};
+}
+
+PackedPiece piece_of(int32_t source, const Range& rows) {
+  return {source, rows, 0};
+}
+
+template <typename T>
+cuda::SliceInputs<T> slice_inputs(const AttentionSlice& slice, const RowStore& queries,
+                                  const RowStore& keys) {
+  const auto q =
+      strided_rows<T>(rows_of(queries, piece_of(slice.query_source, slice.query_rows), 0));
+  const auto k = strided_rows<T>(rows_of(keys, piece_of(slice.key_source, slice.key_rows), 0));
+  const auto v = strided_rows<T>(rows_of(keys, piece_of(slice.key_source, slice.key_rows), 1));
+  return {q.data, k.data, v.data, q.stride, k.stride, v.stride};
+}
+
+AttentionTile tile_of(const AttentionSlice& slice) {
+  return {slice.query_rows.size(), slice.key_rows.size(), slice.diagonal};
+}
+
+template <typename T>
+void slice_forward(const AttentionShape& shape, const AttentionSlice& slice,
+                   const RowStore& queries, const RowStore& keys) {
+  const PackedPiece rows = piece_of(slice.query_source, slice.query_rows);
+  cuda::slice_attention_forward<T>(tile_of(slice), shape, slice_inputs<T>(slice, queries, keys),
+                                   device_data<Accumulate<T>>(rows_of(queries, rows, 1)),
+                                   device_data<Accumulate<T>>(rows_of(queries, rows, 2)),
+                                   current_stream());
+}
+
+template <typename T>
+void slice_backward(const AttentionShape& shape, const AttentionSlice& slice,
+                    const RowStore& queries, const RowStore& keys) {
+  using A = Accumulate<T>;
+  const PackedPiece rows = piece_of(slice.query_source, slice.query_rows);
+  const PackedPiece key_rows = piece_of(slice.key_source, slice.key_rows);
+  const auto d_o = strided_rows<T>(rows_of(queries, rows, 1));
+  cuda::slice_attention_backward<T>(tile_of(slice), shape, slice_inputs<T>(slice, queries, keys),
+                                    {.d_o = d_o.data,
+                                     .d_o_stride = d_o.stride,
+                                     .lse = device_data<const A>(rows_of(queries, rows, 2)),
+                                     .delta = device_data<const A>(rows_of(queries, rows, 3)),
+                                     .d_q = device_data<A>(rows_of(queries, rows, 4)),
+                                     .d_k = device_data<A>(rows_of(keys, key_rows, 2)),
+                                     .d_v = device_data<A>(rows_of(keys, key_rows, 3))},
+                                    current_stream());
+}
+
+}  // namespace
+
+void gpu_attention_forward(const AttentionShape& shape, const std::vector<AttentionSlice>& slices,
+                           const RowStore& queries, const RowStore& keys) {
+  const at::ScalarType type = queries.tensors(0).at(0).scalar_type();
+  if (flash_attention_refusal(shape, type).empty()) {
+    const bool squares = cudnn_attention_refusal(shape, type).empty();
+    for (const PackedTiles& tiles : packed_tiles(slices, squares)) {
+      forward_into(shape, tiles, queries, keys);
+    }
+    return;
+  }
+  for_device_type(type, [&]<typename T>() {
+    for (const AttentionSlice& slice : slices) slice_forward<T>(shape, slice, queries, keys);
+  });
+}
+
+void gpu_attention_backward(const AttentionShape& shape, const std::vector<AttentionSlice>& slices,
+                            const RowStore& queries, const RowStore& keys) {
+  const at::ScalarType type = queries.tensors(0).at(0).scalar_type();
+  if (flash_attention_refusal(shape, type).empty()) {
+    const bool squares = cudnn_attention_refusal(shape, type).empty();
+    for (const PackedTiles& tiles : packed_tiles(slices, squares)) {
+      backward_into(shape, tiles, queries, keys);
+    }
+    return;
+  }
+  for_device_type(type, [&]<typename T>() {
+    for (const AttentionSlice& slice : slices) slice_backward<T>(shape, slice, queries, keys);
+  });
+}
+
+void gpu_merge_rows(const AttentionShape& shape, const at::Tensor& o, const at::Tensor& lse,
+                    const at::Tensor& part_o, const at::Tensor& part_lse) {
+  for_device_type(part_o.scalar_type(), [&]<typename T>() {
+    using A = Accumulate<T>;
+    cuda::merge_attention_rows(
+        shape, o.size(0), device_data<A>(o), device_data<A>(lse), device_data<const T>(part_o),
+        {.data = device_data<const A>(part_lse), .row_stride = shape.heads, .head_stride = 1},
+        current_stream());
+  });
+}
+
+void gpu_delta(const AttentionShape& shape, const at::Tensor& o, const at::Tensor& d_o,
+               const at::Tensor& delta) {
+  for_device_type(o.scalar_type(), [&]<typename T>() {
+    cuda::attention_delta(shape, o.size(0), device_data<const T>(o), device_data<const T>(d_o),
+                          device_data<Accumulate<T>>(delta), current_stream());
+  });
+}
+
+void gpu_copy(const std::vector<std::pair<at::Tensor, at::Tensor>>& from_to) {
+  std::vector<cuda::CopyPiece> pieces;
+  for (const auto& [from, to] : from_to) {
+    LONGSPAN_CHECK(from.is_contiguous() && to.is_contiguous() && from.nbytes() == to.nbytes() &&
+                       from.scalar_type() == to.scalar_type(),
+                   "copy of ", from.toString(), " ", from.sizes(), " to ", to.toString(), " ",
+                   to.sizes());
+    pieces.push_back(
+        {from.const_data_ptr(), to.mutable_data_ptr(), static_cast<int64_t>(from.nbytes())});
+  }
+  cuda::copy_pieces(pieces, current_stream());
+}
+
+}  // namespace longspan

@@ -1,0 +1,194 @@
+#include "train/parameter_store_state.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <utility>
+
+#include "device/device.h"
+#include "train/device_update.h"
+
+namespace longspan {
+namespace {
+
+std::vector<ParameterExtent> extents(const std::vector<Parameter>& parameters) {
+  std::vector<ParameterExtent> table;
+  table.reserve(parameters.size());
+  for (const Parameter& parameter : parameters) {
+    table.push_back({parameter.unit, parameter.elements()});
+  }
+  return table;
+}
+
+// On a GPU the host waits for it.
+double squared_norm_of(const std::vector<at::Tensor>& slices) {
+  if constexpr (kBuiltWithCuda) {
+    if (!slices.empty() && slices.front().is_cuda()) return device_squared_norm(slices);
+  }
+  double sum = 0;
+  for (const at::Tensor& slice : slices) {
+    std::visit(
+        [&](auto values) { sum += squared_norm(values.data(), Range(0, std::ssize(values))); },
+        real_span(slice));
+  }
+  return sum;
+}
+
+}  // namespace
+
+ParameterStore::State::State(std::vector<Parameter> table, Communicator& communicator,
+                             const ParameterStoreOptions& options)
+    : parameters(std::move(table)),
+      layout(extents(parameters), communicator.size(), options.shard_group),
+      comm(communicator),
+      rank(communicator.rank()),
+      dtype(options.float64 ? at::kDouble : at::kFloat),
+      device(options.device),
+      buffers(options.device),
+      weights(parameters.size()),
+      gradients(parameters.size()) {
+  for (size_t id = 0; id < parameters.size(); ++id) {
+    const bool fresh = ids.emplace(parameters[id].name, static_cast<ParameterId>(id)).second;
+    LONGSPAN_CHECK(fresh, "two parameters named ", parameters[id].name);
+  }
+  connect();
+  for (int64_t unit = 0; unit < layout.num_units(); ++unit) {
+    const int64_t shard_elements = layout.shard(unit, rank).size();
+    const int64_t owned_elements = layout.owned(unit, rank).size();
+    const auto zeros = [&](int64_t elements, at::ScalarType type) {
+      return at::zeros({elements}, at::TensorOptions(type).device(device));
+    };
+    units.push_back({.shard = zeros(shard_elements, dtype),
+                     .gradient = zeros(shard_elements, dtype),
+                     .first_moment = zeros(owned_elements, dtype),
+                     .second_moment = zeros(owned_elements, dtype)});
+    if (options.bfloat16) units.back().rounded = zeros(shard_elements, at::kBFloat16);
+  }
+}
+
+// A subgroup of one rank is left out: it has nothing to say.
+void ParameterStore::State::connect() {
+  if (layout.shard_group() > 1) {
+    for (int64_t g = 0; g < layout.num_groups(); ++g) {
+      auto group = comm.subgroup(layout.group_ranks(g), text("shard group ", g));
+      if (group) shard_comm = std::move(group);
+    }
+  }
+  if (layout.num_groups() > 1) {
+    for (int64_t i = 0; i < layout.shard_group(); ++i) {
+      auto group = comm.subgroup(layout.replica_ranks(i), text("holders of shard ", i));
+      if (group) replica_comm = std::move(group);
+    }
+  }
+}
+
+void ParameterStore::State::sum_across_groups(int64_t unit, std::string_view op) {
+  StoredUnit& stored = at(unit);
+  LONGSPAN_CHECK(!stored.open.defined(), "gradients of ", unit_label(unit), " are open; ", op);
+  group_gradient(stored);
+  if (replica_comm) {
+    at::Tensor sum = buffers.take(layout.owned(unit, rank).size(), dtype);
+    reduce_scatter(*replica_comm, stored.gradient, sum, op);
+    part(stored.gradient, owned_in_shard(unit)).copy_(sum);
+    buffers.give_back(std::move(sum));
+  }
+  stored.state = Gradient::kGlobal;
+}
+
+// Each element counts once, because each is owned once; padding is zero.
+double ParameterStore::State::global_norm(std::string_view op) {
+  std::vector<at::Tensor> slices;
+  for (int64_t unit = 0; unit < layout.num_units(); ++unit) {
+    slices.push_back(part(at(unit).gradient, owned_in_shard(unit)));
+  }
+  double sum = squared_norm_of(slices);
+  comm.all_reduce_sum(std::span(&sum, 1), op);
+  return std::sqrt(sum);
+}
+
+void ParameterStore::State::update_unit(int64_t unit, const AdamWOptions& options, double lr,
+                                        double factor) {
+  StoredUnit& stored = at(unit);
+  const Range owned = layout.owned(unit, rank);
+  AdamWStep step{.learning_rate = lr,
+                 .beta1 = options.beta1,
+                 .beta2 = options.beta2,
+                 .epsilon = options.eps,
+                 .gradient_scale = factor,
+                 .step = updates};
+  if constexpr (kBuiltWithCuda) {
+    if (!device.is_cpu()) return update_on_device(stored, unit, step, options.weight_decay);
+  }
+  std::visit(
+      [&](auto masters) {
+        using Span = decltype(masters);
+        const auto array = [](const at::Tensor& flat) {
+          return std::get<Span>(real_span(flat)).data();
+        };
+        for (const FlatSlice& slice : layout.slices(unit, owned)) {
+          const int64_t begin = slice.flat_begin - owned.begin;
+          const bool decayed = parameters[static_cast<size_t>(slice.parameter)].decayed;
+          step.weight_decay = decayed ? options.weight_decay : 0.0;
+          adamw_update(step, {begin, begin + slice.elements.size()},
+                       array(part(stored.gradient, owned_in_shard(unit))), masters.data(),
+                       array(stored.first_moment), array(stored.second_moment));
+        }
+      },
+      real_span(part(stored.shard, owned_in_shard(unit))));
+}
+
+void ParameterStore::State::update_on_device(StoredUnit& stored, int64_t unit, AdamWStep step,
+                                             double weight_decay) {
+  const Range owned = layout.owned(unit, rank);
+  const Range in_shard = owned_in_shard(unit);
+  const DeviceUpdate whole{
+      .gradient = part(stored.gradient, in_shard),
+      .weight = part(stored.shard, in_shard),
+      .first_moment = stored.first_moment,
+      .second_moment = stored.second_moment,
+      .rounded = stored.rounded.defined() ? part(stored.rounded, in_shard) : at::Tensor()};
+  for (const FlatSlice& slice : layout.slices(unit, owned)) {
+    const int64_t begin = slice.flat_begin - owned.begin;
+    const bool decayed = parameters[static_cast<size_t>(slice.parameter)].decayed;
+    step.weight_decay = decayed ? weight_decay : 0.0;
+    if constexpr (kBuiltWithCuda) {
+      device_update(step, whole, {begin, begin + slice.elements.size()});
+    }
+  }
+}
+
+// Slices of other groups come rounded by nobody else.
+void ParameterStore::State::refresh(int64_t unit, std::string_view op) {
+  StoredUnit& stored = at(unit);
+  if (!replica_comm) return;
+  all_gather(*replica_comm, part(stored.shard, owned_in_shard(unit)), stored.shard, op);
+  if (stored.rounded.defined()) stored.rounded.copy_(stored.shard);
+}
+
+void ParameterStore::State::commit_host_copies(StoredUnit& stored, int64_t unit) {
+  const HostCopies host = std::exchange(stored.host, {});
+  if (host.shard.defined()) stored.shard.copy_(host.shard);
+  if (host.owned_weights.defined()) {
+    part(stored.shard, owned_in_shard(unit)).copy_(host.owned_weights);
+    stored.first_moment.copy_(host.first_moment);
+    stored.second_moment.copy_(host.second_moment);
+  }
+  if (stored.rounded.defined()) stored.rounded.copy_(stored.shard);
+}
+
+// Gathered copies would go stale.
+void ParameterStore::State::check_released(std::string_view op) const {
+  for (const StoredUnit& unit : units) {
+    LONGSPAN_CHECK(!unit.gathered.defined(), "weights are gathered while they change; ", op);
+  }
+}
+
+void ParameterStore::State::forget_gradients() {
+  for (StoredUnit& unit : units) {
+    LONGSPAN_CHECK(!unit.open.defined(), "gradients are open at the end of a step");
+    unit.state = Gradient::kNothing;
+  }
+  norm.reset();
+}
+
+}  // namespace longspan

@@ -1,0 +1,106 @@
+// Ranks as threads on one GPU exchange device memory: messages and collectives with queues of their
+// own, in every order of send and receive, with work before and after each.
+#include "base/random.h"
+#include "comm/run_ranks.h"
+#include "comm/thread_communicator.h"
+#include "gpu_test.h"
+
+namespace longspan {
+namespace {
+
+class GpuCommunicator : public GpuTest {};
+
+template <typename T>
+std::span<T> span_of(const at::Tensor& tensor) {
+  return {static_cast<T*>(tensor.data_ptr()), static_cast<size_t>(tensor.nbytes()) / sizeof(T)};
+}
+
+// Work that takes the device a while, so that a missing order shows.
+at::Tensor late_values(double value, int64_t count) {
+  at::Tensor busy = at::ones({1024, 1024}, at::TensorOptions(at::kFloat).device(kGpu));
+  for (int i = 0; i < 20; ++i) busy = busy.mm(busy).clamp_max(1.0);
+  return at::full({count}, value, busy.options()) * busy[0][0];
+}
+
+void on_ranks(int ranks, const std::function<void(Communicator&)>& body) {
+  run_ranks(ranks, {.stall_timeout_s = 60, .device_memory = device_memory(kGpu)},
+            [&](Communicator& comm) {
+              const DeviceThread on(kGpu);
+              body(comm);
+            });
+}
+
+TEST_F(GpuCommunicator, MessagesArriveInOrderOfTheQueues) {
+  for (const bool receive_first : {true, false}) {
+    on_ranks(4, [&](Communicator& comm) {
+      const int64_t count = 100000;
+      for (int round = 0; round < 6; ++round) {
+        const int right = (comm.rank() + 1) % comm.size();
+        const int left = (comm.rank() + comm.size() - 1) % comm.size();
+        const at::Tensor incoming = late_values(-1, count);
+        const at::Tensor outgoing = late_values(10 * round + comm.rank(), count);
+        Work receive;
+        if (receive_first)
+          receive = comm.receive(left, round, "ring", span_of<std::byte>(incoming));
+        Work send = comm.send(right, round, "ring", span_of<std::byte>(outgoing));
+        if (!receive_first) {
+          send.wait();  // nobody may have asked for it yet
+          outgoing.fill_(-2);
+          receive = comm.receive(left, round, "ring", span_of<std::byte>(incoming));
+        }
+        receive.wait();
+        EXPECT_EQ(incoming.min().item<float>(), 10 * round + left);
+        EXPECT_EQ(incoming.max().item<float>(), 10 * round + left);
+        send.wait();
+        outgoing.fill_(-3);
+      }
+    });
+  }
+}
+
+TEST_F(GpuCommunicator, Collectives) {
+  on_ranks(4, [](Communicator& comm) {
+    for (int round = 0; round < 4; ++round) {
+      const int64_t count = 5000 + round;
+      const double mine = round + 10.0 * comm.rank();
+      const at::Tensor own = late_values(mine, count);
+      const at::Tensor gathered = at::empty({4, count}, own.options());
+      comm.all_gather(span_of<std::byte>(own), span_of<std::byte>(gathered), "gather");
+      own.fill_(-1);  // after all have read it
+      for (int rank = 0; rank < 4; ++rank) {
+        EXPECT_EQ(gathered[rank].min().item<float>(), round + 10.0 * rank);
+        EXPECT_EQ(gathered[rank].max().item<float>(), round + 10.0 * rank);
+      }
+      const at::Tensor input = late_values(mine, 4 * count);
+      const at::Tensor sum = at::empty({count}, input.options());
+      comm.reduce_scatter(span_of<const float>(input), span_of<float>(sum), "scatter");
+      input.fill_(-1);
+      EXPECT_EQ(sum.min().item<float>(), 4 * round + 60);
+      EXPECT_EQ(sum.max().item<float>(), 4 * round + 60);
+      const at::Tensor cast = comm.rank() == 2 ? late_values(mine, count) : late_values(-5, count);
+      comm.broadcast(2, span_of<std::byte>(cast), "broadcast");
+      EXPECT_EQ(cast.min().item<float>(), round + 20);
+      std::vector<double> total = {1.0};
+      comm.all_reduce_sum(total, "sum");
+      EXPECT_EQ(total[0], 4);
+    }
+  });
+}
+
+TEST_F(GpuCommunicator, HostAndDeviceDoNotMix) {
+  EXPECT_THROW(on_ranks(2,
+                        [](Communicator& comm) {
+                          const at::Tensor here = at::zeros({8}, at::kByte);
+                          const at::Tensor there = here.to(kGpu);
+                          if (comm.rank() == 0) {
+                            comm.send(1, 0, "mixed", span_of<std::byte>(here)).wait();
+                            comm.barrier("after");
+                          } else {
+                            comm.receive(0, 0, "mixed", span_of<std::byte>(there)).wait();
+                          }
+                        }),
+               std::exception);
+}
+
+}  // namespace
+}  // namespace longspan

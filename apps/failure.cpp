@@ -11,21 +11,24 @@ constexpr int kUserErrorCode = 2;
 constexpr int kDistributedErrorCode = 3;
 constexpr int kInternalErrorCode = 70;
 
-int report(const char* kind, const std::exception& error, int code) {
-  std::cout << std::flush;
-  std::cerr << "longspan: " << kind << ": " << error.what() << std::endl;
-  return code;
+const char* kind_of(int code) {
+  if (code == kUserErrorCode) return "error";
+  return code == kDistributedErrorCode ? "distributed failure" : "internal error";
 }
 
 }  // namespace
 
+int failure_code(const std::exception& error) {
+  if (dynamic_cast<const UserError*>(&error) != nullptr) return kUserErrorCode;
+  if (dynamic_cast<const DistributedError*>(&error) != nullptr) return kDistributedErrorCode;
+  return kInternalErrorCode;
+}
+
 int report_failure(const std::exception& error) {
-  if (dynamic_cast<const UserError*>(&error) != nullptr)
-    return report("error", error, kUserErrorCode);
-  if (dynamic_cast<const DistributedError*>(&error) != nullptr) {
-    return report("distributed failure", error, kDistributedErrorCode);
-  }
-  return report("internal error", error, kInternalErrorCode);
+  const int code = failure_code(error);
+  std::cout << std::flush;
+  std::cerr << "longspan: " << kind_of(code) << ": " << error.what() << std::endl;
+  return code;
 }
 
 }  // namespace longspan

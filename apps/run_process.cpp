@@ -7,8 +7,10 @@
 
 #include "base/error.h"
 #include "base/narrow.h"
+#include "checkpoint/agreement.h"
 #include "comm/run_ranks.h"
 #include "comm/thread_communicator.h"
+#include "failure.h"
 #include "layers/tensor_memory.h"
 #include "observe/machine.h"
 #ifdef LONGSPAN_MPI
@@ -21,6 +23,8 @@ namespace longspan {
 struct RunProcess::Mpi {
   MpiSession session;
 };
+// Reading a large genome takes its time, and hosts differ.
+constexpr double kPrepareTimeoutS = 3600;
 constexpr bool kBuiltWithMpi = true;
 #else
 struct RunProcess::Mpi {};
@@ -58,6 +62,29 @@ int64_t RunProcess::local_ranks(const RunConfig& config) const {
   return mpi_ ? 1 : config.layout.ranks;
 }
 
+void RunProcess::prepare(const std::function<void()>& body) {
+#ifdef LONGSPAN_MPI
+  if (mpi_) {
+    std::exception_ptr common;
+    {
+      MpiWorld world(mpi_->session, {.stall_timeout_s = kPrepareTimeoutS});
+      const std::unique_ptr<Communicator> comm = world.communicator();
+      run_rank(*comm, [&](Communicator&) {
+        try {
+          agree(*comm, "preparation of the run", body);
+        } catch (const UserError&) {
+          common = std::current_exception();
+        }
+      });
+    }
+    failure_is_common_ = common != nullptr;
+    if (common) std::rethrow_exception(common);
+    return;
+  }
+#endif
+  body();
+}
+
 void RunProcess::run(const RunConfig& config, const std::function<void(Communicator&)>& body) {
   const auto rank_body = [&](Communicator& comm) {
     at::set_num_threads(narrow<int>(config.layout.threads_per_rank));
@@ -78,7 +105,12 @@ void RunProcess::run(const RunConfig& config, const std::function<void(Communica
   run_ranks(narrow<int>(config.layout.ranks), options, rank_body);
 }
 
-int RunProcess::fail(int exit_code) const {
+int RunProcess::fail(const std::exception& error) const {
+  if (failure_is_common_) {
+    // No process waits for another: all leave by MPI_Finalize, the first behind its message.
+    return is_first() ? report_failure(error) : failure_code(error);
+  }
+  const int exit_code = report_failure(error);
 #ifdef LONGSPAN_MPI
   if (mpi_) mpi_->session.end_job(exit_code);
 #endif

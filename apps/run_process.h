@@ -1,8 +1,13 @@
 // Starts the ranks of a verb that trains or evaluates: threads of this process, or one process each
 // under MPI.
 //
-//   RunProcess process(loaded.config);               // reads the launcher's variables, sets thread
-//   counts process.run(setup.num_ranks(), [&](Communicator& comm) { ... });
+//   RunProcess process;                              // reads the launcher's variables
+//   try {
+//     process.prepare([&] { setup = ...; });         // a user's error here is printed once
+//     process.run(setup.config(), [&](Communicator& comm) { ... });
+//   } catch (const std::exception& error) {
+//     return process.fail(error);
+//   }
 //
 // Main thread. A rank that is stuck outside of communication ends the process with code 3 and its
 // name.
@@ -35,14 +40,19 @@ class RunProcess {
   // Ranks of the run that live in this process.
   int64_t local_ranks(const RunConfig& config) const;
 
+  // What every process does for itself before there are ranks. A UserError in any of them leaves
+  // all of them, after all have done their part; what follows may rely on all being done.
+  void prepare(const std::function<void()>& body);
   void run(const RunConfig& config, const std::function<void(Communicator&)>& body);
-  // Leaves after a failure, where other processes may be waiting.
-  int fail(int exit_code) const;
+  // Reports a failure and gives the exit code; leaves at once where other processes may be waiting.
+  // What prepare() threw is common to all processes, and the first alone prints it.
+  int fail(const std::exception& error) const;
 
  private:
   struct Mpi;
   LaunchInfo launch_;
   std::unique_ptr<Mpi> mpi_;
+  bool failure_is_common_ = false;
 };
 
 }  // namespace longspan

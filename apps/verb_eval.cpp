@@ -3,13 +3,12 @@
 #include <CLI/CLI.hpp>
 
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <mutex>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "checkpoint/step_folder.h"
 #include "checkpoint/train_state.h"
-#include "failure.h"
 #include "formats/json.h"
 #include "model/transformer_model.h"
 #include "overrides.h"
@@ -72,22 +71,28 @@ void evaluate_rank(const RunSetup& setup, const EvalArguments& arguments, RunPro
   if (!arguments.json.empty()) write_json_atomic(arguments.json, evaluation_json(result));
 }
 
+RunSetup prepare(const EvalArguments& arguments, const RunProcess& process) {
+  if (arguments.by_position < 1)
+    throw UserError("--by-position takes a number of bins, at least 1");
+  RunSetup setup = make_run_setup(
+      load_run_config(arguments.config, arguments.overrides, process.surroundings()));
+  if (!setup.eval) {
+    throw UserError(
+        text(arguments.config, ": data.eval names no documents; give --data.eval='folder/*.txt'"));
+  }
+  return setup;
+}
+
 int eval(const EvalArguments& arguments) {
   RunProcess process;
   try {
-    if (arguments.by_position < 1)
-      throw UserError("--by-position takes a number of bins, at least 1");
-    const RunSetup setup = make_run_setup(
-        load_run_config(arguments.config, arguments.overrides, process.surroundings()));
-    if (!setup.eval) {
-      throw UserError(text(arguments.config,
-                           ": data.eval names no documents; give --data.eval='folder/*.txt'"));
-    }
+    RunSetup setup;
+    process.prepare([&] { setup = prepare(arguments, process); });
     process.run(setup.config(),
                 [&](Communicator& comm) { evaluate_rank(setup, arguments, process, comm); });
     return 0;
   } catch (const std::exception& error) {
-    return process.fail(report_failure(error));
+    return process.fail(error);
   }
 }
 

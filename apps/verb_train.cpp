@@ -5,7 +5,7 @@
 #include <csignal>
 #include <iostream>
 
-#include "failure.h"
+#include "checkpoint/run_lock.h"
 #include "observe/build_info.h"
 #include "overrides.h"
 #include "run_process.h"
@@ -54,18 +54,29 @@ void print_start(const RunSetup& setup, const RunProcess& process, const TrainPr
 
 int train(const TrainArguments& arguments) {
   RunProcess process;
+  // From the start: a scheduler's warning may come early, and would end the process.
+  std::signal(SIGUSR1, request_stop);
   try {
     std::vector<std::string> overrides = arguments.overrides;
     if (arguments.ranks > 0)
       overrides.push_back("--layout.ranks=" + std::to_string(arguments.ranks));
-    LoadedConfig loaded = load_run_config(arguments.config, overrides, process.surroundings());
+    LoadedConfig loaded;
+    process.prepare(
+        [&] { loaded = load_run_config(arguments.config, overrides, process.surroundings()); });
     if (arguments.print_config) {
       process.console() << loaded.annotated_toml();
       return 0;
     }
-    require_training_data(loaded);
-    const RunSetup setup = make_run_setup(std::move(loaded));
-    const ResumePoint from = find_resume_point(setup);
+    RunSetup setup;
+    std::optional<RunLock> lock;
+    process.prepare([&] {
+      require_training_data(loaded);
+      setup = make_run_setup(std::move(loaded));
+      if (process.is_first()) lock.emplace(setup.config().output.folder);
+    });
+    // Only now: until the lock was taken another run could add checkpoints.
+    ResumePoint from;
+    process.prepare([&] { from = find_resume_point(setup); });
     const RunConfig& config = setup.config();
     at::set_num_threads(
         static_cast<int>(config.layout.threads_per_rank * process.local_ranks(config)));
@@ -77,6 +88,10 @@ int train(const TrainArguments& arguments) {
         .stop = &stop_requested};
     train.peak.per_second *= static_cast<double>(config.layout.ranks / process.local_ranks(config));
     print_start(setup, process, train, from);
+    if (lock && !lock->held()) {
+      process.console() << "lock         none: the file system of " << config.output.folder
+                        << " has no file locks; start no second run in this folder" << std::endl;
+    }
     std::signal(SIGTERM, request_stop);
     std::signal(SIGINT, request_stop);
     StepPlanner planner(*setup.train, setup.planner, from.progress.cursor, from.progress.step);
@@ -85,7 +100,7 @@ int train(const TrainArguments& arguments) {
     });
     return 0;
   } catch (const std::exception& error) {
-    return process.fail(report_failure(error));
+    return process.fail(error);
   }
 }
 

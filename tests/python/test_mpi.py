@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from small_runs import SAME_DATA, SmallRun, chosen, complete_steps, last_logged_step, longspan, snapshot, state_files
+from small_runs import (LONGSPAN, SAME_DATA, SmallRun, chosen, complete_steps, last_logged_step, longspan, snapshot,
+                        state_files)
 
 STEPS = 6
 ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -161,7 +162,39 @@ def test_other_number_of_ranks_is_refused(tmp_path):
     done = mpirun(run, 2, "--layout.ranks=3")
     assert done.returncode == 2, done.stdout + done.stderr
     assert "layout.ranks" in done.stderr and "3" in done.stderr and "2" in done.stderr
+    assert done.stderr.count("longspan: error:") == 1, "one process prints"
     assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("verb,overrides,words", [
+    ("train", ["--layout.rank=2"], ["unknown key layout.rank"]),
+    ("train", ["--data.train=nothing.txt"], ["nothing.txt", "no such file"]),
+    ("train", ["--output.resume=never"], ["holds a checkpoint of step 2", "output.resume"]),
+    ("eval", [], ["data.eval names no documents"])])
+def test_one_process_prints_what_is_wrong_with_a_run(tmp_path, verb, overrides, words):
+    run = SmallRun(tmp_path, steps=2)
+    run.train()
+    before = snapshot(tmp_path)
+    done = subprocess.run([MPIRUN, "--bind-to", "none", "-n", "3", LONGSPAN, verb, run.config, "--layout.ranks=auto",
+                           *overrides], capture_output=True, text=True, timeout=120, env={**os.environ, **ENVIRONMENT})
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.count("longspan: error:") == 1, done.stderr
+    for word in words:
+        assert word in done.stderr
+    assert snapshot(tmp_path) == before
+
+
+def test_second_run_in_a_folder_is_refused(tmp_path):
+    """As processes and as threads; the first run goes on."""
+    with Job(SmallRun(tmp_path, steps=100_000), 2) as job:
+        job.wait_for_step(3)
+        for second in (mpirun(job.run, 2, "--layout.ranks=auto"), job.run.try_train()):
+            assert second.returncode == 2, second.stdout + second.stderr
+            assert second.stderr.count("longspan: error:") == 1, second.stderr
+            assert f"another run works in {job.run.output}" in second.stderr
+            assert f"process {job.ids[0]} on" in second.stderr
+        step = last_logged_step(job.run.output)
+        job.wait_for_step(step + 1)
 
 
 def test_user_error_on_one_rank_is_code_2(tmp_path):
@@ -174,10 +207,22 @@ def test_user_error_on_one_rank_is_code_2(tmp_path):
     assert snapshot(tmp_path) == before
 
 
+def expect_saved(job):
+    console = job.expect_end(seconds=30)
+    assert job.process.returncode == 0, console
+    assert complete_steps(job.run.output) == [last_logged_step(job.run.output)]
+
+
 def test_asked_to_stop_saves_and_ends_well(tmp_path):
     with Job(SmallRun(tmp_path, steps=100_000), 2) as job:
         job.wait_for_step(3)
         os.kill(job.ids[1], signal.SIGTERM)  # any rank may be the one that is asked
-        console = job.expect_end(seconds=30)
-        assert job.process.returncode == 0, console
-        assert complete_steps(job.run.output) == [last_logged_step(job.run.output)]
+        expect_saved(job)
+
+
+def test_sigusr1_to_mpirun_saves_and_ends_well(tmp_path):
+    """mpirun hands SIGUSR1 on to the processes, and does nothing else about it."""
+    with Job(SmallRun(tmp_path, steps=100_000), 2) as job:
+        job.wait_for_step(3)
+        job.process.send_signal(signal.SIGUSR1)
+        expect_saved(job)

@@ -134,7 +134,23 @@ def test_other_ranks_from_the_start(whole, again):
     expect_same_course(again.steps(), whole)
 
 
-@pytest.mark.parametrize("stop_signal", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_one_run_at_a_time_in_a_folder(again):
+    process = again.start("--optimizer.steps=100000")
+    try:
+        wait_until(process, lambda: last_logged_step(again.output) >= 1)
+        second = again.try_train("--optimizer.steps=100000")
+        assert second.returncode == 2 and f"another run works in {again.output}" in second.stderr, second.stderr
+        assert f"process {process.pid} on" in second.stderr and "output.folder" in second.stderr
+    finally:
+        process.kill()
+        process.communicate()
+    # A killed run holds nothing, and a run that ended leaves no lock behind.
+    again.train(f"--optimizer.steps={last_logged_step(again.output) + 1}")
+    assert not (again.output / "run.lock").exists()
+
+
+@pytest.mark.parametrize("stop_signal", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1],
+                         ids=["SIGTERM", "SIGINT", "SIGUSR1"])
 def test_asked_to_stop_saves_the_step_in_work(whole, again, stop_signal):
     process = again.start("--output.save_every=0")
     wait_until(process, lambda: last_logged_step(again.output) >= 3)

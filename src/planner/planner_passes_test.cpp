@@ -1,0 +1,135 @@
+// Each pass of the planner by itself; attention_planner_test.cpp has them together.
+
+#include <gtest/gtest.h>
+
+#include "planner/direct_routing.h"
+#include "planner/pass_balance.h"
+#include "planner/pass_bands.h"
+#include "planner/pass_tiles.h"
+#include "planner/plan_prediction.h"
+#include "planner/plan_verifier.h"
+#include "planner/planner_test_layouts.h"
+#include "planner/relay.h"
+#include "planner/tile_routing.h"
+
+namespace longspan {
+namespace {
+
+constexpr AttentionSizes kSizes{
+    .query_heads = 8, .key_heads = 2, .key_width = 64, .value_width = 64};
+
+TokenLayout even_layout(const std::vector<int64_t>& lengths, int chunks, int ranks) {
+  return TokenLayout::make(
+      lengths, {.chunks = chunks, .shares = std::vector<double>(static_cast<size_t>(ranks), 1.0)});
+}
+
+double most_sent_bytes(const TokenLayout& layout, const AttentionPlan& plan,
+                       const PlanningCosts& costs) {
+  double most = 0;
+  for (const ServerPrediction& server : predict(layout, plan, costs).servers) {
+    most = std::max(most, server.out.sent_bytes);
+  }
+  return most;
+}
+
+TEST(PassRoute, MakesThePlanOfDirectRouting) {
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    RandomStream random(seed, "tile routing");
+    const TokenLayout layout = random_layout(random);
+    const PlanningCosts costs = alike_costs(layout.num_ranks());
+    const auto chunk = static_cast<int>(random.below(static_cast<uint64_t>(layout.num_chunks())));
+    const auto direction = random.below(2) == 0 ? Direction::kForward : Direction::kBackward;
+    TileDraft draft(layout, chunk, direction, costs);
+    for (size_t idx = 0, tiles = draft.tiles().size(); idx < tiles; ++idx) {
+      const auto server = static_cast<int>(random.below(static_cast<uint64_t>(layout.num_ranks())));
+      const Range queries = draft.tile(idx).queries;
+      if (random.below(2) == 0) continue;
+      draft.give_queries(idx, {random.between(queries.begin, queries.end - 1), queries.end},
+                         server);
+    }
+    const AttentionPlan routed = route_tiles(draft);
+    AttentionPlan direct{.direction = direction, .chunk = chunk};
+    direct.servers.resize(routed.servers.size());
+    for (size_t rank = 0; rank < routed.servers.size(); ++rank) {
+      direct.servers[rank].tasks = routed.servers[rank].tasks;
+    }
+    route_directly(layout, &direct);
+    ASSERT_EQ(routed, direct) << "seed " << seed;
+    ASSERT_NO_THROW(verify_plan(layout, routed)) << "seed " << seed;
+  }
+}
+
+TEST(PassBalance, UnequalSpeedsAndBaseTimesMeetOneLevel) {
+  const TokenLayout layout = even_layout({200'000, 3'000, 40'000, 500}, 1, 5);
+  PlanningCosts costs = alike_costs(5);
+  costs.speed = {1, 2, 0, 1, 0.5};
+  costs.base_s = {0, 0.5, 0, 0.1, 0};
+  TileDraft draft(layout, 0, Direction::kForward, costs);
+  balance(0.005, &draft);
+  const double level_s = water_level_s(draft.total_s(), costs.speed, costs.base_s);
+  for (const int rank : {0, 1, 3, 4}) {
+    const auto idx = static_cast<size_t>(rank);
+    EXPECT_NEAR(costs.base_s[idx] + draft.load_s(rank) / costs.speed[idx], level_s, 0.01 * level_s)
+        << "rank " << rank;
+  }
+  EXPECT_EQ(draft.load_s(2), 0);
+}
+
+TEST(PassTiles, SharedKeysAreFewerBytesForTheSameWork) {
+  // One long document on two of 32 ranks: many servers take neighbouring queries of it.
+  std::vector<int64_t> lengths = {1 << 20};
+  for (int short_documents = 0; short_documents < 15 * 64; ++short_documents) {
+    lengths.push_back(1 << 14);
+  }
+  const TokenLayout layout = even_layout(lengths, 1, 32);
+  const PlanningCosts costs = pair_costs(kSizes, 1e12, 1e9, 32);
+  TileDraft draft(layout, 0, Direction::kBackward, costs);
+  balance(0.005, &draft);
+  const double before_bytes = predict(layout, route_tiles(draft), costs).total_bytes;
+  const double before_s = draft.total_s();
+  ASSERT_TRUE(share_keys(&draft));
+  EXPECT_LT(predict(layout, route_tiles(draft), costs).total_bytes, 0.9 * before_bytes);
+  EXPECT_NEAR(draft.total_s(), before_s, 0.01 * before_s);
+  EXPECT_NO_THROW(verify_plan(layout, route_tiles(draft), {.require_block_alignment = true}));
+}
+
+TEST(PassBands, QueriesMeetTheKeysOfALongDocumentWhereTheyLive) {
+  const TokenLayout layout = even_layout({1 << 19}, 8, 16);
+  const PlanningCosts costs = pair_costs(kSizes, 1e12, 1e9, 16);
+  TileDraft draft(layout, 7, Direction::kForward, costs);
+  const double home_bytes = predict(layout, route_tiles(draft), costs).total_bytes;
+  ASSERT_TRUE(place_in_bands(&draft));
+  const AttentionPlan banded = route_tiles(draft);
+  EXPECT_NO_THROW(verify_plan(layout, banded, {.require_block_alignment = true}));
+  EXPECT_LT(predict(layout, banded, costs).total_bytes, 0.5 * home_bytes);
+
+  // The first chunk has no keys elsewhere that would be worth it.
+  TileDraft first(layout, 0, Direction::kForward, costs);
+  EXPECT_FALSE(place_in_bands(&first));
+}
+
+TEST(PassRelay, LowersThePeakAndKeepsTheBytes) {
+  // The first document's home would send its keys to all others.
+  std::vector<int64_t> lengths = {64 * 1024};
+  for (int idx = 0; idx < 15 * 64; ++idx) lengths.push_back(1024);
+  const TokenLayout layout = even_layout(lengths, 1, 16);
+  const PlanningCosts costs = pair_costs(kSizes, 1e12, 1e12, 16);
+  for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+    TileDraft draft(layout, 0, direction, costs);
+    balance(0.005, &draft);
+    const AttentionPlan direct = route_tiles(draft);
+    AttentionPlan relayed = direct;
+    PlanningCosts patient = costs;
+    patient.forward.window = patient.backward.window = {1e9, 1e9};
+    ASSERT_TRUE(relay_rows(layout, patient, &relayed));
+    ASSERT_NO_THROW(verify_plan(layout, relayed));
+    EXPECT_EQ(relayed.out.size(), 2u);
+    EXPECT_LT(most_sent_bytes(layout, relayed, costs),
+              0.75 * most_sent_bytes(layout, direct, costs));
+    EXPECT_EQ(predict(layout, relayed, costs).total_bytes,
+              predict(layout, direct, costs).total_bytes);
+  }
+}
+
+}  // namespace
+}  // namespace longspan

@@ -10,6 +10,7 @@
 #include "checkpoint/agreement.h"
 #include "comm/run_ranks.h"
 #include "comm/thread_communicator.h"
+#include "device/device.h"
 #include "failure.h"
 #include "layers/tensor_memory.h"
 #include "observe/machine.h"
@@ -50,7 +51,9 @@ bool RunProcess::is_first() const {
 }
 
 Surroundings RunProcess::surroundings() const {
-  return {.launcher_ranks = mpi_ ? launch_.world_size : 0, .hardware_threads = usable_threads()};
+  return {.launcher_ranks = mpi_ ? launch_.world_size : 0,
+          .hardware_threads = usable_threads(),
+          .gpus = visible_gpus()};
 }
 
 std::ostream& RunProcess::console() const {
@@ -86,7 +89,10 @@ void RunProcess::prepare(const std::function<void()>& body) {
 }
 
 void RunProcess::run(const RunConfig& config, const std::function<void(Communicator&)>& body) {
+  const at::Device device = device_from_name(config.layout.device);
+  set_deterministic(config.run.deterministic);
   const auto rank_body = [&](Communicator& comm) {
+    const DeviceThread on(device);
     at::set_num_threads(narrow<int>(config.layout.threads_per_rank));
     body(comm);
   };
@@ -97,7 +103,8 @@ void RunProcess::run(const RunConfig& config, const std::function<void(Communica
     return run_rank(*comm, rank_body);
   }
 #endif
-  RunRanksOptions options{.stall_timeout_s = config.run.stall_timeout_s};
+  RunRanksOptions options{.stall_timeout_s = config.run.stall_timeout_s,
+                          .device_memory = device_memory(device)};
   options.on_stuck = [](const std::string& message) {
     std::cerr << "longspan: distributed failure: " << message << std::endl;
     std::_Exit(3);

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "comm/launch.h"
+#include "device/device.h"
 #include "observe/build_info.h"
 #include "observe/machine.h"
 #include "observe/number_format.h"
@@ -67,13 +68,23 @@ int doctor() {
   int problems = check_disk();
   at::set_num_threads(static_cast<int>(machine.threads));
   line("peak", measure_peak_flops(at::kFloat).description);
-  line("accelerator", "none used: this build runs on CPU");
+  const int gpus = visible_gpus();
+  for (int gpu = 0; gpu < gpus; ++gpu) {
+    line("accelerator", describe_device({at::kCUDA, static_cast<at::DeviceIndex>(gpu)}));
+  }
+  if (gpus == 0) {
+    line("accelerator", kBuiltWithCuda ? "no GPU is visible: runs go to the CPU"
+                                       : "none used: this build runs on CPU");
+  }
 #ifdef LONGSPAN_MPI
   line("transports", "thread (ranks of one process), mpi (mpirun -n N longspan train ...)");
 #else
   line("transports", "thread (ranks of one process); built without MPI");
 #endif
-  line("attention", "blocked CPU kernel, float32 and float64, any head width");
+  line("attention", "CPU: blocked kernel, float32 and float64, any head width");
+  if (kBuiltWithCuda) {
+    line("", "GPU: cuDNN and FlashAttention-2 of libtorch in bfloat16, else a plain kernel");
+  }
   problems += check_launch();
   std::cout << (problems == 0 ? "no problem found" : text(problems, " problem(s) found"))
             << std::endl;

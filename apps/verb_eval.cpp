@@ -14,7 +14,9 @@
 #include "overrides.h"
 #include "run_process.h"
 #include "train/executor.h"
+#include "train/kernel_audit.h"
 #include "train/model_store.h"
+#include "train/run_device.h"
 #include "train/run_log.h"
 #include "train/store_state.h"
 #include "verbs.h"
@@ -55,10 +57,9 @@ std::string fill_store(const RunSetup& setup, const EvalArguments& arguments, Pa
 void evaluate_rank(const RunSetup& setup, const EvalArguments& arguments, RunProcess& process,
                    Communicator& comm) {
   const RunConfig& config = setup.config();
-  const bool float64 = config.model.dtype == "float64";
-  const auto model = make_model(setup.spec, float64 ? at::kDouble : at::kFloat);
-  ParameterStore store = make_parameter_store(
-      setup.parameters, comm, {.shard_group = config.layout.shard_group, .float64 = float64});
+  require_fast(kernel_audit(setup.spec, run_tensors(config)), config.layout.allow_slow);
+  const auto model = make_model(setup.spec, run_tensors(config));
+  ParameterStore store = make_parameter_store(setup.parameters, comm, store_options(config));
   const std::string weights = fill_store(setup, arguments, store, comm);
   Executor executor(*model, store, comm);
   const EvalResult result = evaluate(executor, comm, *setup.eval,

@@ -9,6 +9,8 @@
 #include "observe/build_info.h"
 #include "overrides.h"
 #include "run_process.h"
+#include "train/kernel_audit.h"
+#include "train/run_device.h"
 #include "train/trainer.h"
 #include "verbs.h"
 
@@ -42,8 +44,8 @@ void print_start(const RunSetup& setup, const RunProcess& process, const TrainPr
           << " ranks (" << config.attention.dedicated << " dedicated to attention), "
           << config.layout.threads_per_rank << " threads each, stored mode "
           << config.layout.stored_mode << "\n";
-  console << "kernels      core attention: blocked, CPU " << config.model.dtype
-          << "; norms, rope, SwiGLU, loss, AdamW: own CPU kernels; matrix products: libtorch\n";
+  console << "device       " << describe_device(run_tensors(config).device()) << "\n";
+  for (const std::string& line : train.kernels) console << "kernel       " << line << "\n";
   console << "peak         " << train.peak.description << "\n";
   console << "documents    " << setup.train->count() << " for training, "
           << (setup.eval ? setup.eval->count() : 0) << " held out\n";
@@ -78,14 +80,18 @@ int train(const TrainArguments& arguments) {
     ResumePoint from;
     process.prepare([&] { from = find_resume_point(setup); });
     const RunConfig& config = setup.config();
+    const at::TensorOptions tensors = run_tensors(config);
+    const std::vector<KernelUse> kernels = kernel_audit(setup.spec, tensors);
+    require_fast(kernels, config.layout.allow_slow);
+    set_deterministic(config.run.deterministic);  // before the first product
     at::set_num_threads(
         static_cast<int>(config.layout.threads_per_rank * process.local_ranks(config)));
-    TrainProcess train{
-        .console = &process.console(),
-        .version = LONGSPAN_VERSION,
-        .commit = std::string(build_commit()),
-        .peak = measure_peak_flops(config.model.dtype == "float64" ? at::kDouble : at::kFloat),
-        .stop = &stop_requested};
+    TrainProcess train{.console = &process.console(),
+                       .version = LONGSPAN_VERSION,
+                       .commit = std::string(build_commit()),
+                       .peak = measure_peak_flops(tensors),
+                       .stop = &stop_requested};
+    for (const KernelUse& use : kernels) train.kernels.push_back(use.line());
     train.peak.per_second *= static_cast<double>(config.layout.ranks / process.local_ranks(config));
     print_start(setup, process, train, from);
     if (lock && !lock->held()) {

@@ -34,12 +34,12 @@ core:
 	ctest --test-dir build/core --output-on-failure -j $(JOBS)
 
 sanitize:
-	cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --test-dir build/asan --output-on-failure
-	cmake --preset tsan && cmake --build --preset tsan -j $(JOBS) && ctest --test-dir build/tsan --output-on-failure
+	cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --test-dir build/asan --output-on-failure -j $(JOBS)
+	cmake --preset tsan && cmake --build --preset tsan -j $(JOBS) && ctest --test-dir build/tsan --output-on-failure -j $(JOBS)
 
 fuzz:
 	scripts/setup.sh fuzz
-	cmake --preset fuzz && cmake --build --preset fuzz -j $(JOBS) && ctest --test-dir build/fuzz -L fuzz --output-on-failure
+	cmake --preset fuzz && cmake --build --preset fuzz -j $(JOBS) && ctest --test-dir build/fuzz -L fuzz --output-on-failure -j $(JOBS)
 
 format:
 	git ls-files '*.h' '*.cpp' | xargs clang-format -i

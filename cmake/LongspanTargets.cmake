@@ -12,6 +12,10 @@ endif()
 find_program(LONGSPAN_CCACHE ccache)
 if(LONGSPAN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${LONGSPAN_CCACHE})
+  if(LONGSPAN_PRECOMPILE)  # what ccache must overlook, or it keeps nothing that includes such headers
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros
+        ${LONGSPAN_CCACHE})
+  endif()
 endif()
 find_program(LONGSPAN_LLD ld.lld)
 if(LONGSPAN_LLD AND NOT LONGSPAN_FUZZ)
@@ -43,11 +47,19 @@ endif()
 find_package(Threads REQUIRED)
 target_link_libraries(longspan_flags INTERFACE Threads::Threads)
 
+if(LONGSPAN_PRECOMPILE)
+  find_package(GTest REQUIRED)
+  include(LongspanPrecompile)
+endif()
+
 # longspan_library(NAME SOURCES a.cpp ... [DEPS targets ...]): static library of one folder of src/.
 function(longspan_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   target_link_libraries(${name} PUBLIC longspan_flags ${ARG_DEPS})
+  if(LONGSPAN_PRECOMPILE)
+    target_precompile_headers(${name} REUSE_FROM longspan_headers)
+  endif()
 endfunction()
 
 # longspan_test(NAME SOURCES a_test.cpp ... [DEPS targets ...] [LABELS fast|slow|...] [TIMEOUT s]):
@@ -61,7 +73,10 @@ function(longspan_test name)
     set(ARG_LABELS fast)
   endif()
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE longspan_flags ${ARG_DEPS} GTest::gtest GTest::gtest_main)
+  if(LONGSPAN_PRECOMPILE)
+    target_precompile_headers(${name} REUSE_FROM longspan_test_headers)
+  endif()
   add_test(NAME ${name} COMMAND ${name})
   # One OpenMP thread: waiting threads of several ranks would otherwise spin on each other's cores.
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}

@@ -15,7 +15,7 @@ constexpr double kLeft_px = 56;
 constexpr double kTop_px = 78;
 constexpr double kPlotWidth_px = 900;
 constexpr double kGap_px = 26;
-constexpr double kBarWidth_px = 130;
+constexpr double kBarWidth_px = 150;
 constexpr double kBottom_px = 44;
 constexpr double kWidth_px = kLeft_px + kPlotWidth_px + 2 * (kGap_px + kBarWidth_px) + 16;
 
@@ -178,7 +178,7 @@ class Picture {
                       bars(left_px, 0.5, 0.5, most, "#0891b2", [](const ServerPrediction& server) {
                         return server.out.received_bytes;
                       });
-    svg += label(left_px, kTop_px - 20, "start", 11, "orange: sent, blue: received");
+    svg += label(left_px, kTop_px - 20, "start", 11, "sent (orange), received");
     svg +=
         label(left_px, kTop_px - 6, "start", 10, text("max ", fixed_digits(most / 1e6, 1), " MB"));
     return svg;

@@ -13,47 +13,80 @@ namespace {
 // Interpolated rates are rounded; the bound must not be.
 constexpr double kRounding = 1 + 1e-9;
 
-// The highest rate that any task of at most so many queries and keys reaches. Between the points
-// of a grid the rate is bilinear in monotone functions of both counts, so over such a box it is
-// highest at a point of the grid, or where a line of the grid meets the box's far sides.
-class BestRate {
- public:
-  explicit BestRate(const PassRates& rates) : grids_{&rates.causal, &rates.full} {}
+// Of each 128 query rows of a document part, counted from its begin, only the first `marked` count:
+// each as 1 / marked of a tile for every 128th of its keys. No 128 rows in a row hold more than
+// one mark, so no task holds more marks than it is charged tiles, and one of q < marked query rows
+// holds at most q / marked of them.
+struct Marks {
+  int64_t marked = kBlockTokens;
 
-  double within(int64_t query_rows, int64_t key_rows) const {
-    double best = 0;
-    for (const RateGrid* grid : grids_) {
-      best = std::max(best, grid->at(query_rows, key_rows));
-      for (const int64_t query : grid->query_rows()) {
-        if (query > query_rows) break;
-        best = std::max(best, grid->at(query, key_rows));
-      }
-      for (size_t key_idx = 0; key_idx < grid->key_rows().size(); ++key_idx) {
-        const int64_t key = grid->key_rows()[key_idx];
-        if (key > key_rows) break;
-        best = std::max(best, grid->at(query_rows, key));
-        for (size_t query_idx = 0; query_idx < grid->query_rows().size(); ++query_idx) {
-          if (grid->query_rows()[query_idx] > query_rows) break;
-          const size_t point = query_idx * grid->key_rows().size() + key_idx;
-          best = std::max(best, grid->flops_per_s()[point]);
-        }
+  double tiles(const Range& queries) const {
+    int64_t key_marks = 0;
+    for (int64_t row = queries.begin; row < queries.end; row += kBlockTokens) {
+      for (const Range& rows : same_keys({row, std::min(row + marked, queries.end)})) {
+        key_marks += rows.size() * (rows.begin / kBlockTokens + 1);
       }
     }
-    return best * kRounding;
+    return static_cast<double>(key_marks) / static_cast<double>(marked);
+  }
+
+  // The share of a task's tiles that may be marked.
+  double share(int64_t query_rows) const {
+    return std::min(1.0, static_cast<double>(query_rows) / static_cast<double>(marked));
   }
 
  private:
-  std::array<const RateGrid*, 2> grids_;
+  // The rows before and from the multiple of 128 inside them: each sees the same number of marks.
+  static std::array<Range, 2> same_keys(const Range& rows) {
+    const int64_t block_end = (rows.begin / kBlockTokens + 1) * kBlockTokens;
+    const int64_t cut = std::min(block_end, rows.end);
+    return {Range{rows.begin, cut}, Range{cut, rows.end}};
+  }
 };
 
-// Tiles that any cut of these queries into tasks charges at the least. Take every 128th query,
-// counted from the last, and of its keys every 128th: no tile of any task holds two such pairs.
-int64_t fewest_tiles(const Range& queries) {
-  const int64_t rows = (queries.size() + kBlockTokens - 1) / kBlockTokens;
-  // Keys of the last such query; each one before it has a tile less, down to none.
-  const int64_t longest = (queries.end - 1) / kBlockTokens + 1;
-  return rows * longest - rows * (rows - 1) / 2;
-}
+// Marked tiles per FLOP that any task of a document part reaches at best: the highest rate times
+// the share of marked tiles. Between the points of a grid the rate is bilinear in monotone
+// functions of both counts, so over a cell cut at the part's numbers of rows it is highest at a
+// corner; the share is highest at the cell's upper end.
+class BestRate {
+ public:
+  explicit BestRate(const PassRates& rates) : rates_(rates) {}
+
+  double of(const Range& queries, const Marks& marks) const {
+    return kRounding * std::max(within(rates_.causal, queries, marks, false),
+                                within(rates_.full, queries, marks, true));
+  }
+
+ private:
+  static double within(const RateGrid& grid, const Range& queries, const Marks& marks, bool full) {
+    double best = 0;
+    int64_t low = 1;
+    for (size_t idx = 0; low <= queries.size(); ++idx) {
+      const bool last = idx == grid.query_rows().size();
+      const int64_t high = last ? queries.size() : std::min(queries.size(), grid.query_rows()[idx]);
+      if (high < low) continue;
+      // The keys of a task without mask end where its queries begin.
+      const int64_t keys = full ? queries.end + 1 - low : queries.end;
+      const double rate = std::max(along_keys(grid, low, keys), along_keys(grid, high, keys));
+      best = std::max(best, rate * marks.share(high));
+      if (high == queries.size()) break;
+      low = high;
+      if (last) break;
+    }
+    return best;
+  }
+
+  static double along_keys(const RateGrid& grid, int64_t query_rows, int64_t most_keys) {
+    double best = grid.at(query_rows, most_keys);
+    for (const int64_t keys : grid.key_rows()) {
+      if (keys >= most_keys) break;
+      best = std::max(best, grid.at(query_rows, keys));
+    }
+    return best;
+  }
+
+  const PassRates& rates_;
+};
 
 // Seconds at speed 1, without launches.
 struct LeastWork {
@@ -61,15 +94,24 @@ struct LeastWork {
   double longest_tile_s = 0;
 };
 
+// Each way of marking gives a bound; the larger counts. Rows marked so that the part's last ones
+// fill a tile charge what whole tiles cost; all rows marked charge tasks of few queries for those
+// that they leave to others.
 LeastWork least_work(const TokenLayout& layout, const Range& chunk, const AttentionCost& cost) {
   const BestRate best(cost.rates());
+  const double overhead_s = cost.rates().task_overhead_s;
   const double tile_flops =
       cost.flops_per_pair() * static_cast<double>(kBlockTokens * kBlockTokens);
   LeastWork work;
   for (const DocumentPart& part : layout.document_parts(chunk)) {
-    const double tile_s = tile_flops / best.within(part.positions.size(), part.positions.end);
-    const double overhead_s = cost.rates().task_overhead_s;
-    work.total_s += overhead_s + static_cast<double>(fewest_tiles(part.positions)) * tile_s;
+    const Range& queries = part.positions;
+    const int64_t last_rows = (queries.size() - 1) % kBlockTokens + 1;
+    double work_s = 0;
+    for (const Marks& marks : {Marks{last_rows}, Marks{}}) {
+      work_s = std::max(work_s, marks.tiles(queries) * tile_flops / best.of(queries, marks));
+    }
+    work.total_s += overhead_s + work_s;
+    const double tile_s = tile_flops / best.of(queries, Marks{1});
     work.longest_tile_s = std::max(work.longest_tile_s, overhead_s + tile_s);
   }
   return work;

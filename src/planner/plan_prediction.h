@@ -65,8 +65,9 @@ double water_level_s(double work_s, const std::vector<double>& speed,
 
 // Least compute plus least late exchange, each a bound of its own:
 //   compute   the water level of the chunk's least work (as few tiles as any cut can have, each at
-//             the best rate that a task of its document can reach, one launch on each server), the
-//             longest single tile, the latest base time
+//             the best rate that a task of its document can reach; tasks of few queries are no way
+//             out, since others must do the rest of the tile; one launch on each server), a single
+//             tile, the latest base time
 //   exchange  what has to pass a rank beyond the windows: the queries and needed keys of a rank
 //             that is no server; on a server, the foreign keys that its first document sees, or
 //             all its queries that see them

@@ -248,6 +248,24 @@ TEST(LowerBound, IsReachedWhereTasksDivideEvenly) {
   EXPECT_EQ(prediction.binding, BindingConstraint::kCompute);
 }
 
+// A kernel whose tiles run faster with few queries, of which most of a tile stays empty: the bound
+// does not take that for a way out.
+TEST(LowerBound, IsTightWithMeasuredRates) {
+  const AttentionSizes sizes{
+      .query_heads = 32, .key_heads = 8, .key_width = 128, .value_width = 128};
+  const PlanningCosts costs = uniform_costs(sizes, device_profile("h200"), {8, {1e12}, {1e12}}, 4);
+  for (const int64_t tokens : {5000, 65536, 65600}) {
+    const TokenLayout layout =
+        TokenLayout::make(std::vector<int64_t>(4, tokens), {.chunks = 1, .shares = {1, 1, 1, 1}});
+    for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+      const double home_s = predict(layout, home_plan(layout, 0, direction), costs).makespan_s;
+      const double bound_s = lower_bound_s(layout, 0, direction, costs);
+      EXPECT_LE(bound_s, home_s) << tokens;
+      EXPECT_LT(home_s / bound_s, tokens > 10000 ? 1.01 : 1.08) << tokens;
+    }
+  }
+}
+
 TEST(PlanPrediction, NamesWhatBinds) {
   const TokenLayout layout = TokenLayout::make({2560}, {.chunks = 1, .shares = {1, 1}});
   const AttentionSizes shape{.query_heads = 1, .key_width = 64};

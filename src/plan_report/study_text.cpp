@@ -41,7 +41,7 @@ std::string head(const PlanStudy& study) {
   if (request.chunks > 1) result += text(", ", request.chunks, " chunks");
   result += text("\nmodel ", target.model.num_query_heads, " query and ", target.model.num_kv_heads,
                  " key heads of ", target.model.head_dim, "; cluster ", target.cluster.name,
-                 "; kernel times of ", target.profile.name, " (", target.profile.source, ")\n");
+                 "\nkernel times of ", target.profile.name, ": ", target.profile.source, "\n");
   const ExchangeWindow& window = study.example.costs.forward.window;
   result += window.enter_s > 0
                 ? text("linear layers hide ", ms(window.enter_s), " of each exchange forward, ",

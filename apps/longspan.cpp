@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
   longspan::add_eval(app, run);
   longspan::add_data(app, run);
   longspan::add_export(app, run);
+  longspan::add_profile(app, run);
   longspan::add_doctor(app, run);
   try {
     app.parse(argc, argv);

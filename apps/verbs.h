@@ -24,6 +24,7 @@ void add_plan(CLI::App& app, VerbRunner& run);
 void add_eval(CLI::App& app, VerbRunner& run);
 void add_data(CLI::App& app, VerbRunner& run);
 void add_export(CLI::App& app, VerbRunner& run);
+void add_profile(CLI::App& app, VerbRunner& run);
 void add_doctor(CLI::App& app, VerbRunner& run);
 
 }  // namespace longspan

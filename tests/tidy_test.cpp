@@ -54,6 +54,7 @@ const std::vector<std::pair<std::string, FolderRule>> kFolders = {
        "data", "observe", "kernels", "comm", "device", "attention", "layers", "model",
        "checkpoint"},
       true}},
+    {"profile", {{"base", "cost", "observe", "kernels", "comm", "attention", "train"}, true}},
 };
 
 // Files that may be longer than the limit, with the reason.

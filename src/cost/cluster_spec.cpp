@@ -18,11 +18,10 @@ LinkClass assumed_nic(double bytes_per_s) {
   return {.bytes_per_s = bytes_per_s, .latency_s = 30e-6, .message_overhead_s = 2e-6};
 }
 
-// Ranks that are threads of one process, on a laptop. All figures assumed: eight ranks copy at the
-// same time through a memory bus of 64 GB/s, reading and writing each byte; a waiting thread wakes
-// in some tens of microseconds. `longspan profile` measures a machine's own.
+// Ranks that are threads of one process, both sending: measured by `longspan profile` on two cores
+// that other jobs shared, rounded.
 constexpr LinkClass kSharedMemory{
-    .bytes_per_s = 4e9, .latency_s = 30e-6, .message_overhead_s = 5e-6};
+    .bytes_per_s = 2e9, .latency_s = 25e-6, .message_overhead_s = 2e-6};
 
 std::vector<ClusterSpec> presets() {
   return {

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/check.h"
+#include "planner/document_order.h"
 #include "planner/plan_chunks.h"
 #include "planner/plan_summary.h"
 
@@ -31,6 +32,17 @@ void add_balance(const PlannedMicroBatch& batch, const StepPlannerOptions& optio
           std::max(step->sent_rows_max, server.out_sent.query + server.out_sent.key);
     }
   }
+}
+
+// The documents in the order for which chunks have like attention work.
+PackedMicroBatch evened_out(const PackedMicroBatch& packed, int chunks) {
+  std::vector<int64_t> lengths;
+  for (const DocumentPiece& piece : packed.pieces) lengths.push_back(piece.range.size());
+  PackedMicroBatch ordered{packed.epoch, {}};
+  for (const size_t idx : even_chunk_order(lengths, chunks)) {
+    ordered.pieces.push_back(packed.pieces[idx]);
+  }
+  return ordered;
 }
 
 }  // namespace
@@ -96,8 +108,8 @@ std::shared_ptr<const PlannedStep> StepPlanner::make_step() {
   auto made = std::make_shared<PlannedStep>();
   for (int64_t idx = 0; idx < options_.micro_batches_per_step; ++idx) {
     const auto read_start = Clock::now();
-    MicroBatch data =
-        materialize(source_, packer_.next(), {.vocabulary_size = options_.vocabulary_size});
+    MicroBatch data = materialize(source_, evened_out(packer_.next(), options_.chunks),
+                                  {.vocabulary_size = options_.vocabulary_size});
     made->data_s += seconds_since(read_start);
     made->loss_weight_sum += data.weight_sum;
     made->tokens += data.size();

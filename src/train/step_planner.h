@@ -9,6 +9,9 @@
 //   std::shared_ptr<const PlannedStep> step = planner.step(first_step);   // the same object for
 //   all ranks
 //
+// Inside a micro-batch documents are put in the order for which chunks have like attention work
+// (planner/document_order.h); which documents it holds is the packer's business alone.
+//
 // Pure functions of source, options and cursor: no clock, no rank decides anything. Any thread may
 // call step(); it keeps the last few steps only, so ranks must not be further apart than that (they
 // meet in every step). An error of the source or the planner is thrown in step() of the step

@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "formats/atomic_file.h"
 #include "formats/json.h"
 #include "observe/build_info.h"
 #include "observe/console.h"
@@ -27,6 +28,7 @@ void limit(std::vector<int64_t>& axis, int64_t most) {
 }
 
 int profile(const ProfileArguments& arguments) {
+  AtomicFile file(arguments.out);  // a place that cannot be written is found before the measuring
   ProfileOptions options = arguments.options;
   limit(options.query_rows, arguments.max_queries);
   limit(options.key_rows, arguments.max_keys);
@@ -40,7 +42,8 @@ int profile(const ProfileArguments& arguments) {
   DeviceProfile measured = measure_profile(options);
   progress.reset();
   measured.versions["longspan"] = LONGSPAN_VERSION " " + std::string(build_commit());
-  write_json_atomic(arguments.out, to_json(measured));
+  file.write(to_json(measured).dump(2) + "\n");
+  file.publish();
   std::cout << describe_profile(measured) << "written to " << arguments.out << std::endl;
   return 0;
 }

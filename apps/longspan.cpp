@@ -2,12 +2,27 @@
 #include <CLI/CLI.hpp>
 
 #include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
 
 #include "base/error.h"
 #include "failure.h"
 #include "verbs.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+// Ends the process once the work is done. libtorch takes its operator tables down in destructors of
+// static objects, and on some systems aborts there, which would turn a success into exit code 134;
+// nothing of ours is left to do by then.
+[[noreturn]] void leave(int code) {
+  std::cout.flush();
+  std::cerr.flush();
+  std::fflush(nullptr);
+  std::_Exit(code);
+}
+
+int run_command(int argc, char** argv) {
   // A file that may not grow further is an error to report, like a full disk, and no reason to die.
   std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app("longspan trains language models on very long, very unequal documents.");
@@ -31,4 +46,10 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     return longspan::report_failure(error);
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  leave(run_command(argc, argv));
 }

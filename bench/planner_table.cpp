@@ -223,10 +223,11 @@ void run(const Arguments& arguments) {
                          point.ours.backward.makespan_s / point.ours.backward.lower_bound_s, 3)
                   << " of the lower bound\n";
       }
+      // A run that is stopped leaves what it has.
+      write_text_atomic(arguments.out, page(points));
+      if (!arguments.json.empty()) write_json_atomic(arguments.json, json);
     }
   }
-  write_text_atomic(arguments.out, page(points));
-  if (!arguments.json.empty()) write_json_atomic(arguments.json, json);
 }
 
 }  // namespace

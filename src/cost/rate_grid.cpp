@@ -18,14 +18,14 @@ struct AxisPosition {
   double fraction = 0;
 };
 
-AxisPosition locate(const std::vector<int64_t>& points, const std::vector<double>& logs,
-                    const std::vector<double>& steps, int64_t count) {
+AxisPosition locate(const std::vector<int64_t>& points, const RateAxis& axis, int64_t count) {
   if (count <= points.front()) return {};
   if (count >= points.back()) return {points.size() - 1, points.size() - 1, 0};
-  size_t above = 1;
+  size_t above =
+      axis.first_above[static_cast<size_t>(std::bit_width(static_cast<uint64_t>(count)))];
   while (points[above] < count) ++above;
   const size_t below = above - 1;
-  return {below, above, (log2_of_count(count) - logs[below]) * steps[below]};
+  return {below, above, (log2_of_count(count) - axis.log2[below]) * axis.steps[below]};
 }
 
 void check_axis(const std::vector<int64_t>& points, const char* name) {
@@ -39,17 +39,19 @@ void check_axis(const std::vector<int64_t>& points, const char* name) {
   }
 }
 
-std::vector<double> logs_of(const std::vector<int64_t>& points) {
-  std::vector<double> logs;
-  for (const int64_t point : points) logs.push_back(log2_of_count(point));
-  return logs;
-}
-
-// One over the distance to the next point.
-std::vector<double> inverse_steps(const std::vector<double>& logs) {
-  std::vector<double> steps;
-  for (size_t idx = 1; idx < logs.size(); ++idx) steps.push_back(1 / (logs[idx] - logs[idx - 1]));
-  return steps;
+RateAxis prepare(const std::vector<int64_t>& points) {
+  RateAxis axis;
+  for (const int64_t point : points) axis.log2.push_back(log2_of_count(point));
+  for (size_t idx = 1; idx < points.size(); ++idx) {
+    axis.steps.push_back(1 / (axis.log2[idx] - axis.log2[idx - 1]));
+  }
+  constexpr int kCountBits = 63;
+  for (int bits = 0; bits <= kCountBits; ++bits) {
+    const int64_t smallest = bits == 0 ? 0 : int64_t{1} << (bits - 1);
+    const auto above = std::upper_bound(points.begin() + 1, points.end(), smallest - 1);
+    axis.first_above.push_back(static_cast<uint32_t>(above - points.begin()));
+  }
+  return axis;
 }
 
 // The grid without one row and one column.
@@ -126,15 +128,13 @@ RateGrid::RateGrid(std::vector<int64_t> query_rows, std::vector<int64_t> key_row
     if (std::isfinite(rate) && rate > 0) continue;
     throw UserError(text("rate grid: rates must be positive, not ", rate));
   }
-  query_log2_ = logs_of(query_rows_);
-  key_log2_ = logs_of(key_rows_);
-  query_steps_ = inverse_steps(query_log2_);
-  key_steps_ = inverse_steps(key_log2_);
+  query_axis_ = prepare(query_rows_);
+  key_axis_ = prepare(key_rows_);
 }
 
 double RateGrid::at(int64_t query_rows, int64_t key_rows) const {
-  const AxisPosition query = locate(query_rows_, query_log2_, query_steps_, query_rows);
-  const AxisPosition key = locate(key_rows_, key_log2_, key_steps_, key_rows);
+  const AxisPosition query = locate(query_rows_, query_axis_, query_rows);
+  const AxisPosition key = locate(key_rows_, key_axis_, key_rows);
   const auto along_keys = [&](size_t row) {
     const double* rates = flops_per_s_.data() + row * key_rows_.size();
     return rates[key.below] + key.fraction * (rates[key.above] - rates[key.below]);

@@ -19,6 +19,15 @@ namespace longspan {
 // log2 of a count >= 1, to 1e-6, from additions, multiplications and divisions only.
 double log2_of_count(int64_t count);
 
+// One axis of a grid, prepared for look-ups.
+struct RateAxis {
+  std::vector<double> log2;   // of the points
+  std::vector<double> steps;  // one over the distance of two neighbours' logarithms
+  // [bits of a count]: the first point that may lie above it.
+  std::vector<uint32_t> first_above;
+  bool operator==(const RateAxis&) const = default;
+};
+
 class RateGrid {
  public:
   RateGrid() = default;
@@ -38,10 +47,8 @@ class RateGrid {
   std::vector<int64_t> query_rows_;
   std::vector<int64_t> key_rows_;
   std::vector<double> flops_per_s_;
-  std::vector<double> query_log2_;
-  std::vector<double> key_log2_;
-  std::vector<double> query_steps_;  // one over the distance of two points' logarithms
-  std::vector<double> key_steps_;
+  RateAxis query_axis_;
+  RateAxis key_axis_;
 };
 
 // Mean and largest relative error of the grid's interior points predicted from the grid without

@@ -111,10 +111,7 @@ class Planner {
   }
 
   // Whether some tile's home is no server: then there is no home plan.
-  bool home_is_incomplete() const {
-    return std::any_of(home_.tiles().begin(), home_.tiles().end(),
-                       [](const Tile& tile) { return tile.server == kUnplaced; });
-  }
+  bool home_is_incomplete() const { return home_.has_unplaced(); }
 
   double bytes_over_cap(const Candidate& candidate) const {
     if (costs_.memory_cap_bytes <= 0) return 0;

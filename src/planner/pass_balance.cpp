@@ -1,6 +1,7 @@
 #include "planner/pass_balance.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "planner/plan_prediction.h"
@@ -10,6 +11,13 @@ namespace {
 
 // Costs of cut tiles add up to a little more than the whole: a few rounds settle that.
 constexpr int kMaxRounds = 4;
+// A search looks this many blocks around its first guess, then it halves what is left.
+constexpr int64_t kGuessSteps = 8;
+// A row of tiles that moves must lower the busier server's time by this share, so that none moves
+// back and forth.
+constexpr double kLeastGain = 1e-6;
+// And the server must be this far above the level: single rows cost many bytes for their work.
+constexpr double kLeastSurplus = 0.015;
 
 // Work that a server can give: a stretch of one tile.
 struct Supply {
@@ -37,6 +45,7 @@ class Balancer {
 
   // Returns whether anything moved.
   bool run_round() {
+    if (!anybody_gives()) return false;
     order_receivers();
     collect_supplies();
     if (supplies_.empty()) return false;
@@ -55,7 +64,7 @@ class Balancer {
     const PlanningCosts& costs = draft_.costs();
     const double level = water_level_s(draft_.total_s(), costs.speed, costs.base_s);
     for (size_t rank = 0; rank < ranks_; ++rank) {
-      const double base = costs.base_s.empty() ? 0 : costs.base_s[rank];
+      const double base = base_s(static_cast<int>(rank));
       target_s_[rank] = (1 + slack) * costs.speed[rank] * std::max(0.0, level - base);
     }
     tolerance_ = epsilon - slack;
@@ -66,16 +75,25 @@ class Balancer {
     return draft_.cost_s(tile, {tile.queries.end - rows, tile.queries.end});
   }
 
+  bool gives(int rank) const {
+    return draft_.is_server(rank) &&
+           -deficit_s(rank) > tolerance_ * target_s_[static_cast<size_t>(rank)];
+  }
+
+  bool anybody_gives() const {
+    for (int rank = 0; rank < draft_.num_ranks(); ++rank) {
+      if (gives(rank)) return true;
+    }
+    return draft_.has_unplaced();
+  }
+
   void collect_supplies() {
     supplies_.clear();
     TilesByServer by_server = draft_.tiles_by_server();
     for (int rank = 0; rank < draft_.num_ranks(); ++rank) {
-      const double surplus = -deficit_s(rank);
-      if (!draft_.is_server(rank) || surplus <= tolerance_ * target_s_[static_cast<size_t>(rank)]) {
-        continue;
-      }
-      collect_from(by_server.of(static_cast<size_t>(rank)), surplus);
+      if (gives(rank)) collect_from(by_server.of(static_cast<size_t>(rank)), -deficit_s(rank));
     }
+    if (!draft_.has_unplaced()) return;
     for (size_t idx = 0; idx < draft_.tiles().size(); ++idx) {
       const Tile& tile = draft_.tile(idx);
       if (tile.server == kUnplaced) supplies_.push_back({idx, tile.cost_s});
@@ -269,6 +287,25 @@ class Balancer {
     return best;
   }
 
+  // Where every server lacks less than half a row of tiles, but the giver has more than a whole one
+  // too much: whether the busier of the two is less busy once a row has moved.
+  bool gains_by_one_row(const Tile& tile, int receiver) const {
+    const double surplus = -deficit_s(tile.server);
+    const double target = target_s_[static_cast<size_t>(tile.server)];
+    if (surplus <= std::max(row_cost_s(tile), kLeastSurplus * target)) return false;
+    const auto busy_s = [&](int rank, double more_s) {
+      return (draft_.load_s(rank) + more_s) / draft_.costs().speed[static_cast<size_t>(rank)] +
+             base_s(rank);
+    };
+    return receiver != tile.server &&
+           busy_s(receiver, row_cost_s(tile)) < (1 - kLeastGain) * busy_s(tile.server, 0);
+  }
+
+  double base_s(int rank) const {
+    const std::vector<double>& base = draft_.costs().base_s;
+    return base.empty() ? 0 : base[static_cast<size_t>(rank)];
+  }
+
   void deal(const SupplyGroup& group) {
     std::vector<int> preferred = preferred_receivers(group, 0);
     for (size_t idx = group.begin; idx < group.end; ++idx) deal(supplies_[idx], &preferred);
@@ -288,15 +325,18 @@ class Balancer {
       double amount_s = left_s;
       if (receiver != kUnplaced) {
         amount_s = std::min(left_s, deficit_s(receiver));
-      } else if (must_place) {
-        receiver = least_loaded();
       } else {
-        return;
+        receiver = least_loaded();
+        if (!must_place && !gains_by_one_row(tile, receiver)) return;
+        if (!must_place) amount_s = row_cost_s(tile);
       }
       const Range given = stretch(tile, amount_s, from_begin, must_place);
       if (given.empty()) return;
-      const bool is_last_resort = must_place && !lacks(receiver, 0);
-      if (!is_last_resort && !has_room(receiver, tile, given)) continue;
+      const bool is_last_resort = !lacks(receiver, 0);
+      if (!has_room(receiver, tile, given) && !(must_place && is_last_resort)) {
+        if (is_last_resort) return;
+        continue;
+      }
       draft_.give_queries(idx, given, receiver);
       if (given == tile.queries) return;
       left_s -= tile.cost_s - draft_.tile(idx).cost_s;
@@ -352,21 +392,31 @@ class Balancer {
 
 }  // namespace
 
+// Costs grow with the border about as pairs do, so the search begins where the pairs say.
 int64_t border_at_cost(const TileDraft& draft, const Tile& tile, double target_s) {
   const Range& queries = tile.queries;
   const auto cost_to = [&](int64_t border) {
     return border <= queries.begin ? 0.0 : draft.cost_s(tile, {queries.begin, border});
   };
   // Borders inside the tile are the blocks [first, last]; before and after come begin and end.
-  int64_t low = queries.begin / kBlockTokens + 1;
+  const int64_t first = queries.begin / kBlockTokens + 1;
   const int64_t last = (queries.end - 1) / kBlockTokens;
-  int64_t high = last + 1;  // stands for the tile's end
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (cost_to(middle * kBlockTokens) < target_s) {
-      low = middle + 1;
+  int64_t low = first;      // every border before it costs too little
+  int64_t high = last + 1;  // it costs enough; last + 1 stands for the tile's end
+  const double begin = static_cast<double>(queries.begin - tile.keys.begin);
+  const double end = static_cast<double>(queries.end - tile.keys.begin);
+  const double share = std::clamp(target_s / tile.cost_s, 0.0, 1.0);
+  const double guess =
+      std::sqrt(std::max(0.0, begin * begin + share * (end * end - begin * begin)));
+  int64_t probe = (static_cast<int64_t>(guess) + tile.keys.begin) / kBlockTokens;
+  for (int64_t step = 1; low < high; step *= 2) {
+    probe = std::clamp(probe, low, high - 1);
+    if (cost_to(probe * kBlockTokens) < target_s) {
+      low = probe + 1;
+      probe = step < kGuessSteps ? probe + step : (low + high) / 2;
     } else {
-      high = middle;
+      high = probe;
+      probe = step < kGuessSteps ? probe - step : (low + high) / 2;
     }
   }
   const int64_t above = low > last ? queries.end : low * kBlockTokens;

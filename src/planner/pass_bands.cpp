@@ -27,16 +27,17 @@ std::vector<WideDocument> wide_documents(const TileDraft& draft) {
     size_t end = begin;
     const int32_t document = draft.tile(begin).document;
     while (end < draft.tiles().size() && draft.tile(end).document == document) ++end;
-    WideDocument wide{document, {}, {}};
-    wide.queries = {draft.tile(begin).queries.begin, draft.tile(end - 1).queries.end};
+    const Range queries{draft.tile(begin).queries.begin, draft.tile(end - 1).queries.end};
     const bool has_past = layout.document(document).begin < chunk.begin;
     const int first = has_past ? 0 : draft.tile(begin).home;
     const int last = has_past ? draft.num_ranks() - 1 : draft.tile(end - 1).home;
+    begin = end;
+    if (first == last) continue;
+    WideDocument wide{document, queries, {}};
     for (int rank = first; rank <= last; ++rank) {
       if (draft.is_server(rank)) wide.ranks.push_back(rank);
     }
     if (wide.ranks.size() > 1) found.push_back(std::move(wide));
-    begin = end;
   }
   return found;
 }

@@ -194,7 +194,11 @@ bool relay_rows(const TokenLayout& layout, const PlanningCosts& costs, Attention
   std::vector<Round> back = mirrored(out, plan->direction);
   plan->out.swap(out);
   plan->back.swap(back);
-  mark_partial_transfers(layout, plan);
+  // Partial results stay partial, whichever way they go.
+  const bool any_partial =
+      !back.empty() && std::any_of(back.front().transfers.begin(), back.front().transfers.end(),
+                                   [](const Transfer& transfer) { return transfer.partial; });
+  if (any_partial) mark_partial_transfers(layout, plan);
   const auto is_slower = [&](double now_s, double before_s, double window_s) {
     return now_s > std::max(before_s, window_s);
   };

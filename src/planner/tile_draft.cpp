@@ -30,13 +30,19 @@ TileDraft::TileDraft(const TokenLayout& layout, int chunk, Direction direction,
       chunk_(chunk),
       direction_(direction),
       load_s_(static_cast<size_t>(layout.num_ranks()), 0.0) {
+  const Range line = layout.chunk(chunk);
+  if (line.empty()) return;
+  int32_t document = layout.document_at(line.begin);
+  tiles_.reserve(static_cast<size_t>(layout.document_at(line.end - 1) - document + num_ranks()));
   for (int rank = 0; rank < num_ranks(); ++rank) {
-    for (const DocumentPart& part : layout.document_parts(layout.piece(chunk, rank))) {
-      add({.document = part.document,
-           .home = rank,
-           .server = is_server(rank) ? rank : kUnplaced,
-           .queries = part.positions,
-           .keys = {0, part.positions.end}});
+    const Range piece = layout.piece(chunk, rank);
+    const int server = is_server(rank) ? rank : kUnplaced;
+    for (int64_t at = piece.begin; at < piece.end;) {
+      const Range whole = layout.document(document);
+      const Range queries{at - whole.begin, std::min(piece.end, whole.end) - whole.begin};
+      add({document, rank, server, queries, {0, queries.end}, 0});
+      at = queries.end + whole.begin;
+      if (at == whole.end) ++document;
     }
   }
 }
@@ -45,31 +51,44 @@ double TileDraft::cost_s(const Tile& tile, const Range& queries) const {
   return cost_s(queries, visible_keys(tile.keys, queries.end));
 }
 
-void TileDraft::change_load(int server, double by_s) {
-  total_s_ += by_s;
-  if (server != kUnplaced) load_s_[static_cast<size_t>(server)] += by_s;
+void TileDraft::add_load(const Tile& tile) {
+  total_s_ += tile.cost_s;
+  if (tile.server == kUnplaced) {
+    ++num_unplaced_;
+  } else {
+    load_s_[static_cast<size_t>(tile.server)] += tile.cost_s;
+  }
+}
+
+void TileDraft::remove_load(const Tile& tile) {
+  total_s_ -= tile.cost_s;
+  if (tile.server == kUnplaced) {
+    --num_unplaced_;
+  } else {
+    load_s_[static_cast<size_t>(tile.server)] -= tile.cost_s;
+  }
 }
 
 void TileDraft::add(Tile tile) {
   tile.cost_s = cost_s(tile.queries, tile.keys);
-  change_load(tile.server, tile.cost_s);
+  add_load(tile);
   tiles_.push_back(tile);
 }
 
 void TileDraft::place(size_t idx, int server) {
   Tile& tile = tiles_[idx];
-  change_load(tile.server, -tile.cost_s);
+  remove_load(tile);
   tile.server = server;
-  change_load(server, tile.cost_s);
+  add_load(tile);
 }
 
 void TileDraft::reshape(size_t idx, const Range& queries, const Range& keys) {
   Tile& tile = tiles_[idx];
-  change_load(tile.server, -tile.cost_s);
+  remove_load(tile);
   tile.queries = queries;
   tile.keys = keys;
   tile.cost_s = cost_s(queries, keys);
-  change_load(tile.server, tile.cost_s);
+  add_load(tile);
 }
 
 void TileDraft::replace_document(int32_t document, const std::vector<Tile>& tiles) {
@@ -77,7 +96,7 @@ void TileDraft::replace_document(int32_t document, const std::vector<Tile>& tile
   before.swap(tiles_);
   for (const Tile& tile : before) {
     if (tile.document == document) {
-      change_load(tile.server, -tile.cost_s);
+      remove_load(tile);
     } else {
       tiles_.push_back(tile);
     }
@@ -89,6 +108,7 @@ void TileDraft::replace_all(const std::vector<Tile>& tiles) {
   tiles_.clear();
   load_s_.assign(load_s_.size(), 0.0);
   total_s_ = 0;
+  num_unplaced_ = 0;
   for (const Tile& tile : tiles) add(tile);
 }
 

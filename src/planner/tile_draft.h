@@ -56,6 +56,8 @@ class TileDraft {
   const Tile& tile(size_t idx) const { return tiles_[idx]; }
   bool is_server(int rank) const { return costs_->speed[static_cast<size_t>(rank)] > 0; }
   double load_s(int rank) const { return load_s_[static_cast<size_t>(rank)]; }
+  // Whether some tile is on no server: then its home is none.
+  bool has_unplaced() const { return num_unplaced_ > 0; }
   // Of all tiles, placed or not.
   double total_s() const { return total_s_; }
 
@@ -79,7 +81,8 @@ class TileDraft {
   TilesByServer tiles_by_server() const;
 
  private:
-  void change_load(int server, double by_s);
+  void add_load(const Tile& tile);
+  void remove_load(const Tile& tile);
 
   const TokenLayout* layout_;
   const PlanningCosts* costs_;
@@ -88,6 +91,7 @@ class TileDraft {
   std::vector<Tile> tiles_;
   std::vector<double> load_s_;
   double total_s_ = 0;
+  int64_t num_unplaced_ = 0;
 };
 
 // Makes one task of both, if that covers the same pairs: neighbouring queries that see all keys

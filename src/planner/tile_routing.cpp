@@ -78,6 +78,7 @@ class Router {
       for (; at != tiles.end() && draft_.tile(*at).document == document; ++at) {
         const Tile& tile = draft_.tile(*at);
         append(shift(tile.queries, line), &server.query_rows);
+        splits_keys_ |= tile.keys.begin != 0 || tile.keys.end != tile.queries.end;
         document_keys_.push_back(shift(tile.keys, line));
         const bool local = tile.home == rank && is_home(rank, document_keys_.back());
         std::vector<AttentionTask>& tasks = local ? server.tasks : remote_;
@@ -161,7 +162,10 @@ class Router {
       begin = end;
     }
     plan_.back.push_back({std::move(back_)});
-    mark_partial_transfers(layout_, &plan_);
+    // Tiles that all have every key of their queries leave no partial results forward.
+    if (plan_.direction == Direction::kBackward || splits_keys_) {
+      mark_partial_transfers(layout_, &plan_);
+    }
   }
 
   const TileDraft& draft_;
@@ -169,6 +173,7 @@ class Router {
   AttentionPlan plan_;
   std::vector<Transfer> out_;
   std::vector<Transfer> back_;
+  bool splits_keys_ = false;  // whether some tile lacks keys of its queries
   // Reused for every server or document.
   std::vector<AttentionTask> remote_;
   std::vector<Range> document_keys_;

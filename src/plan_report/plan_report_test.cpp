@@ -145,6 +145,15 @@ TEST_F(PlanReport, StudyHasAllFigures) {
   ASSERT_EQ(json.at("baselines").size(), baseline_names().size());
   for (const std::string& name : baseline_names()) {
     check(json.at("baselines").at(name), name);
+    // The worst batch is no better than the mean of all.
+    const auto mean_ratio = [&](const Json& ours, const Json& theirs) {
+      return ours.at("makespan_s").get<double>() / theirs.at("makespan_s").get<double>();
+    };
+    const Json& baseline = json.at("baselines").at(name);
+    const double worst_ratio = baseline.at("worst_ratio").get<double>();
+    EXPECT_GE(worst_ratio, mean_ratio(json, baseline) - 1e-9) << name;
+    EXPECT_GE(worst_ratio, mean_ratio(json.at("backward"), baseline.at("backward")) - 1e-9) << name;
+    EXPECT_LE(worst_ratio, 1.01) << name;
     check(json.at("baselines").at(name).at("backward"), name);
     EXPECT_LE(json.at("makespan_s").get<double>(),
               1.01 * json.at("baselines").at(name).at("makespan_s").get<double>())

@@ -69,8 +69,8 @@ class Study {
       const FigureLists& figures = baseline_figures_[idx];
       // A mean over other batches than ours would compare nothing.
       const bool applies = figures.forward.size() == request_.batches.size();
-      study.baselines.push_back(
-          {request_.baselines[idx], applies, applies ? figures.mean() : BothDirections()});
+      study.baselines.push_back({request_.baselines[idx], applies,
+                                 applies ? figures.mean() : BothDirections(), worst_ratios_[idx]});
     }
     return study;
   }

@@ -17,18 +17,21 @@ class DocumentServers {
     std::sort(pairs_.begin(), pairs_.end());
   }
 
-  // Whether the tile is its server's only one of the document, and far from the document's home.
-  bool is_lone_guest(const Tile& tile) const {
-    if (tile.server == tile.home || tile.server == kUnplaced) return false;
+  // Whether the tile is all that its server has of the document, keys included; at home the keys of
+  // its own piece do not count.
+  bool is_alone(const Tile& tile) const {
+    if (tile.server == kUnplaced) return false;
     const auto found =
         std::equal_range(pairs_.begin(), pairs_.end(), std::pair(tile.document, tile.server));
-    if (found.second - found.first != 1) return false;
+    const bool at_home = tile.server == tile.home;
+    if (found.second - found.first != (at_home ? 0 : 1)) return false;
     const TokenLayout& layout = draft_.layout();
     const Range keys = layout.to_line(tile.document, tile.keys);
     for (int chunk = 0; chunk <= draft_.chunk(); ++chunk) {
+      if (at_home && chunk == draft_.chunk()) continue;
       if (!intersect(layout.piece(chunk, tile.server), keys).empty()) return false;
     }
-    return true;
+    return !at_home || keys.begin < layout.piece(draft_.chunk(), tile.home).begin;
   }
 
  private:
@@ -41,41 +44,51 @@ bool follows(const Tile& tile, const Tile& next) {
          tile.queries.end == next.queries.begin;
 }
 
-// Runs of guests with neighbouring queries: indices of tiles.
-std::vector<std::vector<size_t>> guest_runs(const TileDraft& draft) {
+// Runs of tiles with neighbouring queries, each alone on its server: indices of tiles.
+std::vector<std::vector<size_t>> lone_runs(const TileDraft& draft) {
   const DocumentServers servers(draft);
-  std::vector<size_t> guests;
+  std::vector<size_t> lone;
   for (size_t idx = 0; idx < draft.tiles().size(); ++idx) {
     const Tile& tile = draft.tile(idx);
     const bool prefix = tile.keys.begin == 0 && tile.keys.end == tile.queries.end;
-    if (prefix && servers.is_lone_guest(tile)) guests.push_back(idx);
+    if (prefix && servers.is_alone(tile)) lone.push_back(idx);
   }
-  std::sort(guests.begin(), guests.end(), [&](size_t one, size_t other) {
+  std::sort(lone.begin(), lone.end(), [&](size_t one, size_t other) {
     const Tile& a = draft.tile(one);
     const Tile& b = draft.tile(other);
     return a.document != b.document ? a.document < b.document : a.queries.begin < b.queries.begin;
   });
   std::vector<std::vector<size_t>> runs;
-  for (size_t at = 0; at < guests.size(); ++at) {
-    const bool goes_on = at > 0 && follows(draft.tile(guests[at - 1]), draft.tile(guests[at]));
+  for (size_t at = 0; at < lone.size(); ++at) {
+    const bool goes_on = at > 0 && follows(draft.tile(lone[at - 1]), draft.tile(lone[at]));
     if (!goes_on) runs.emplace_back();
-    runs.back().push_back(guests[at]);
+    runs.back().push_back(lone[at]);
   }
   return runs;
 }
 
-// Bytes of the guests [begin, end) of a run, sharing keys if they are several.
+// Bytes of the tiles [begin, end) of a run, sharing keys if they are several. A server at home has
+// the queries, and the keys of its piece.
 double group_bytes(const TileDraft& draft, const std::vector<size_t>& run, size_t begin,
                    size_t end) {
   const RowBytes& bytes = draft.pass_costs().bytes;
-  const auto count = static_cast<double>(end - begin);
   const Tile& first = draft.tile(run[begin]);
   const Tile& last = draft.tile(run[end - 1]);
+  int64_t strangers = 0;
+  for (size_t at = begin; at < end; ++at) {
+    const Tile& tile = draft.tile(run[at]);
+    strangers += tile.server == tile.home ? 0 : 1;
+  }
+  const bool has_home = strangers < static_cast<int64_t>(end - begin);
+  const TokenLayout& layout = draft.layout();
+  const int64_t piece_begin =
+      layout.piece(draft.chunk(), first.home).begin - layout.document(first.document).begin;
+  const int64_t keys = has_home ? std::min(last.keys.end, piece_begin) : last.keys.end;
   const auto queries = static_cast<double>(last.queries.end - first.queries.begin);
   const double key_bytes = bytes.key_out + bytes.key_back_partial;
   const double query_back = end - begin > 1 ? bytes.query_back_partial : bytes.query_back;
-  return count * queries * (bytes.query_out + query_back) +
-         static_cast<double>(last.keys.end) * key_bytes;
+  return static_cast<double>(strangers) * queries * (bytes.query_out + query_back) +
+         static_cast<double>(keys) * key_bytes;
 }
 
 // The partition of a run into groups with the fewest bytes: the begin of each group.
@@ -114,19 +127,29 @@ int64_t key_border(const TileDraft& draft, const Range& queries, int64_t begin, 
   return std::min(low * kBlockTokens, queries.end);
 }
 
-// All guests of the group take all its queries, and each a range of the keys that costs what it
-// had before.
+// All servers of the group take all its queries, and each a range of the keys that costs what it
+// had before; a server at home the last range, which holds its own keys.
 void share(const std::vector<size_t>& run, size_t begin, size_t end, TileDraft* draft) {
-  const Range queries{draft->tile(run[begin]).queries.begin, draft->tile(run[end - 1]).queries.end};
+  std::vector<size_t> group(run.begin() + static_cast<std::ptrdiff_t>(begin),
+                            run.begin() + static_cast<std::ptrdiff_t>(end));
+  const Range queries{draft->tile(group.front()).queries.begin,
+                      draft->tile(group.back()).queries.end};
+  std::stable_partition(group.begin(), group.end(), [&](size_t idx) {
+    return draft->tile(idx).server != draft->tile(idx).home;
+  });
   double old_s = 0;
-  for (size_t at = begin; at < end; ++at) old_s += draft->tile(run[at]).cost_s;
+  for (const size_t idx : group) old_s += draft->tile(idx).cost_s;
   const double scale = draft->cost_s(queries, {0, queries.end}) / old_s;
   int64_t key_begin = 0;
-  for (size_t at = begin; at < end; ++at) {
-    const double target_s = draft->tile(run[at]).cost_s * scale;
-    int64_t key_end = queries.end;
-    if (at + 1 < end) key_end = key_border(*draft, queries, key_begin, target_s);
-    draft->reshape(run[at], queries, {key_begin, key_end});
+  for (size_t at = 0; at < group.size(); ++at) {
+    const double target_s = draft->tile(group[at]).cost_s * scale;
+    const auto after = static_cast<int64_t>(group.size() - at) - 1;
+    // Every server after this one gets a block of keys at least.
+    const int64_t last_end = (queries.end / kBlockTokens - after) * kBlockTokens;
+    const int64_t key_end =
+        after == 0 ? queries.end
+                   : std::min(last_end, key_border(*draft, queries, key_begin, target_s));
+    draft->reshape(group[at], queries, {key_begin, key_end});
     key_begin = key_end;
   }
 }
@@ -135,11 +158,13 @@ void share(const std::vector<size_t>& run, size_t begin, size_t end, TileDraft* 
 
 bool share_keys(TileDraft* draft) {
   bool changed = false;
-  for (const std::vector<size_t>& run : guest_runs(*draft)) {
+  for (const std::vector<size_t>& run : lone_runs(*draft)) {
     const std::vector<size_t> begins = best_partition(*draft, run);
     for (size_t group = 0; group < begins.size(); ++group) {
       const size_t end = group + 1 < begins.size() ? begins[group + 1] : run.size();
-      if (end - begins[group] == 1) continue;
+      const auto servers = static_cast<int64_t>(end - begins[group]);
+      const int64_t blocks = draft->tile(run[end - 1]).keys.end / kBlockTokens;
+      if (servers == 1 || blocks < 2 * servers) continue;
       share(run, begins[group], end, draft);
       changed = true;
     }

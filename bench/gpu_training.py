@@ -3,16 +3,17 @@
 
     bench/gpu_training.py --binary build/cuda/longspan
     bench/gpu_training.py --document-tokens 65536 --step-tokens 65536 -- --run.deterministic=true
-    bench/gpu_training.py --profile             # where the time of a step goes, kernel by kernel (needs ncu)
+    bench/gpu_training.py --profile             # where the time of a step goes, kernel by kernel
 
 Documents are random token ids of equal length, frequent ids more often. The run is ended by force after --seconds: its
-checkpoint would take longer than its steps. The first steps are left out; figures are medians. Arguments behind -- go to
+checkpoint would take longer than its steps. The first steps are left out; figures are medians. --profile loads the
+library liblongspan_kernel_times.so that stands beside the program (bench/kernel_times.cpp). Arguments behind -- go to
 longspan. Standard library only.
 """
 import argparse
 import collections
-import csv
 import json
+import os
 import pathlib
 import random
 import statistics
@@ -21,9 +22,9 @@ import tempfile
 
 WARM_UP_STEPS = 4
 VOCABULARY = 32768
-LAUNCHES_BEFORE = 3200  # kernels of the start and of the first steps
-LAUNCHES_PROFILED = 1200  # at least one step
-NANOSECONDS = {"ns": 1, "us": 1e3, "ms": 1e6, "nsecond": 1, "usecond": 1e3, "msecond": 1e6}
+STEP_END_KERNEL = "update_kernel"  # AdamW
+SHOWN_NAMES = 40
+NAME_WIDTH = 130
 
 
 def write_documents(path, document_tokens, documents):
@@ -44,10 +45,10 @@ def train_command(arguments, folder):
     ]
 
 
-def run(command, seconds, log):
+def run(command, seconds, log, surroundings=None):
     with open(log, "w") as file:
         try:
-            subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, timeout=seconds, check=True)
+            subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, timeout=seconds, check=True, env=surroundings)
         except subprocess.TimeoutExpired:
             pass  # as meant: subprocess has killed it
 
@@ -68,19 +69,46 @@ def print_speed(folder):
           f"peak memory {steps[-1]['memory/max_active(GiB)']:.1f} GiB")
 
 
+def read_launches(table):
+    """(begin, end, name) of each kernel, copy and fill, in order of time; the file may end in mid-line."""
+    lines = [line.split(",", 3) for line in table.read_text().split("\n")[:-1]]
+    return sorted((int(begin), int(end), name) for begin, end, _, name in lines)
+
+
+def whole_steps(launches):
+    """Launches of each step: it ends with the last of a row of update kernels."""
+    steps = [[]]
+    for index, launch in enumerate(launches):
+        steps[-1].append(launch)
+        following = launches[index + 1][2] if index + 1 < len(launches) else STEP_END_KERNEL
+        if STEP_END_KERNEL in launch[2] and STEP_END_KERNEL not in following:
+            steps.append([])
+    return steps[WARM_UP_STEPS:-1]
+
+
+def busy_ns(launches):
+    """Time in which at least one launch ran."""
+    total, until = 0, 0
+    for begin, end, _ in launches:
+        total += max(0, end - max(begin, until))
+        until = max(until, end)
+    return total
+
+
 def print_profile(table):
+    steps = whole_steps(read_launches(table))
+    if not steps:
+        raise SystemExit(f"no step after the warm-up in {table}: give --seconds more")
     times = collections.defaultdict(lambda: [0, 0.0])
-    with open(table) as file:
-        for row in csv.reader(file):
-            if len(row) < 10 or not row[0].isdigit():
-                continue
-            entry = times[row[4][:100]]
-            entry[0] += 1
-            entry[1] += float(row[-1].replace(",", "")) * NANOSECONDS[row[-2]]
+    for begin, end, name in (launch for step in steps for launch in step):
+        times[name[:NAME_WIDTH]][0] += 1
+        times[name[:NAME_WIDTH]][1] += end - begin
     total = sum(time for _, time in times.values())
-    for name, (count, time) in sorted(times.items(), key=lambda item: -item[1][1])[:40]:
-        print(f"{1e-6 * time:9.2f} ms {100 * time / total:5.1f} %  {count:5d}  {name}")
-    print(f"{1e-6 * total:9.2f} ms in {sum(count for count, _ in times.values())} kernels")
+    for name, (count, time) in sorted(times.items(), key=lambda item: -item[1][1])[:SHOWN_NAMES]:
+        print(f"{1e-6 * time / len(steps):9.2f} ms {100 * time / total:5.1f} %  {count / len(steps):7.1f}  {name}")
+    spans = [step[-1][1] - previous[-1][1] for previous, step in zip(steps, steps[1:])] or [steps[0][-1][1] - steps[0][0][0]]
+    print(f"{1e-6 * total / len(steps):9.2f} ms of kernels a step (mean of {len(steps)}); the GPU is busy "
+          f"{1e-6 * statistics.median(map(busy_ns, steps)):.2f} ms of a step's {1e-6 * statistics.median(spans):.2f}")
 
 
 def main():
@@ -101,10 +129,9 @@ def main():
         print(" ".join(command))
         if arguments.profile:
             table = folder / "kernels.csv"
-            profiler = ["ncu", "--clock-control", "none", "--kill", "yes", "--metrics", "gpu__time_duration.sum", "--csv",
-                        "--launch-skip", str(LAUNCHES_BEFORE), "--launch-count", str(LAUNCHES_PROFILED),
-                        "--log-file", str(table)]
-            run(profiler + command, 4 * arguments.seconds, folder / "log.txt")
+            library = arguments.binary.resolve().parent / "liblongspan_kernel_times.so"
+            run(command, arguments.seconds, folder / "log.txt",
+                os.environ | {"CUDA_INJECTION64_PATH": str(library), "LONGSPAN_KERNEL_TIMES": str(table)})
             print_profile(table)
         else:
             run(command, arguments.seconds, folder / "log.txt")

@@ -14,9 +14,23 @@ namespace {
 
 constexpr size_t kBufferBytes = size_t{1} << 20;
 
+// What the rename may replace: nothing, or a regular file; behind a link it is the link's file, so
+// that the link stays. A device or a pipe would be lost.
+std::filesystem::path replaceable(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const std::filesystem::file_status status = std::filesystem::status(path, ignored);
+  if (std::filesystem::is_other(status)) {
+    throw UserError(text("cannot write ", path.string(),
+                         ": it is a device, a pipe or a socket, not a regular file"));
+  }
+  const bool link = std::filesystem::is_symlink(std::filesystem::symlink_status(path, ignored));
+  return link && std::filesystem::exists(status) ? std::filesystem::canonical(path) : path;
+}
+
 }  // namespace
 
-AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path), temporary_(path) {
+AtomicFile::AtomicFile(const std::filesystem::path& path)
+    : path_(replaceable(path)), temporary_(path_) {
   temporary_ += text(".tmp-", ::getpid());
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor_ < 0) fail();

@@ -1,5 +1,5 @@
 // A file that appears whole or not at all: written under a temporary name in the same folder,
-// synced, then renamed.
+// synced, then renamed. Only a regular file is replaced, behind a link the file it names.
 //
 //   AtomicFile file(folder / "x.bin");
 //   file.write(bytes);                 // buffered; any number of calls

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <csignal>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "formats/json.h"
 #include "formats/mapped_file.h"
 #include "formats/test_folder.h"
 
@@ -56,6 +59,25 @@ TEST(AtomicFile, SaysWhyItCannotWrite) {
   EXPECT_THROW(AtomicFile(folder / "no/such/folder/x"), UserError);
 }
 
+TEST(AtomicFile, ReplacesNoPipeAndKeepsLinks) {
+  const TestFolder folder;
+  const auto pipe = folder / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THROW(write_text_atomic(pipe, "new"), UserError);
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  const auto target = folder.write("target", "old");
+  std::filesystem::create_symlink("target", folder / "link");
+  write_text_atomic(folder / "link", "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
+  EXPECT_EQ(read_text(target), "new");
+}
+
+TEST(AtomicFile, JsonWithTextThatIsNotUtf8) {
+  const TestFolder folder;
+  write_json_atomic(folder / "x", Json{{"name", "a\xff"}});
+  EXPECT_EQ(read_json(folder / "x").at("name"), "a\xEF\xBF\xBD");
+}
+
 // A limit on file size fails the way a full disk does: a write comes back short, then with an
 // error.
 TEST(AtomicFile, FullDiskIsAnErrorAndKeepsTheOldFile) {
@@ -81,6 +103,8 @@ TEST(MappedFile, ReadsMovesAndRefuses) {
   EXPECT_EQ(MappedFile(folder.write("empty", "")).size(), 0);
   EXPECT_THROW(MappedFile(folder / "absent"), UserError);
   EXPECT_THROW(MappedFile(folder.path()), UserError);
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_THROW(MappedFile(folder / "pipe"), UserError);  // and does not wait for a writer
 }
 
 }  // namespace

@@ -24,7 +24,8 @@ Json read_json(const std::filesystem::path& path) {
 }
 
 void write_json_atomic(const std::filesystem::path& path, const Json& value) {
-  write_text_atomic(path, value.dump(2) + "\n");
+  // Names of files need not be UTF-8; what is not gets replacement signs.
+  write_text_atomic(path, value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 std::string read_text(const std::filesystem::path& path) {

@@ -23,7 +23,8 @@ namespace {
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without O_NONBLOCK opening a pipe waits for its writer.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) fail_open(path, descriptor, std::strerror(errno));
   struct stat status {};
   if (::fstat(descriptor, &status) != 0) fail_open(path, descriptor, std::strerror(errno));

@@ -86,6 +86,13 @@ TEST(RunRanks, EndedRankIsNamedByThoseWhoWaitForIt) {
   EXPECT_NE(message.find("last words"), std::string::npos) << message;
 }
 
+TEST(RunRanks, WaitsOfAnyLengthMayBeAllowed) {
+  run_ranks(2, {.stall_timeout_s = 1e300}, [](Communicator& comm) {
+    if (comm.rank() == 0) std::this_thread::sleep_for(20ms);
+    comm.barrier("late");
+  });
+}
+
 TEST(RunRanks, GroupsNest) {
   run_ranks(4, {}, [](Communicator& comm) {
     if (comm.rank() == 0) {

@@ -13,11 +13,15 @@ void copy_bytes(std::byte* target, const std::byte* source, size_t size_bytes) {
   if (size_bytes > 0) std::memcpy(target, source, size_bytes);
 }
 
+// 31 years: longer waits overflow the clock.
+constexpr double kLongestWaitSeconds = 1e9;
+
 }  // namespace
 
 ThreadWorld::ThreadWorld(int size, double stall_timeout_s,
                          std::shared_ptr<DeviceMemory> device_memory)
-    : stall_timeout_(stall_timeout_s), device_memory_(std::move(device_memory)) {
+    : stall_timeout_(std::min(stall_timeout_s, kLongestWaitSeconds)),
+      device_memory_(std::move(device_memory)) {
   for (int rank = 0; rank < size; ++rank) ranks_.push_back(std::make_unique<Rank>());
 }
 

@@ -180,6 +180,7 @@ TEST(ConfigLoader, RefusesContradictions) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"[layout]\nchunks = 2\nband = 4\n",
        "layout.band = 4 (run.toml:5) is more than layout.chunks = 2 (run.toml:4)"},
+      {"[layout]\nchunks = 100_000\n", "is more than batch.micro_batch_tokens = 65536"},
       {"[layout]\nranks = 4\nshard_group = 3\n", "does not divide"},
       {"[layout]\ninner_mode = \"keep\"\n", "has no effect"},
       {"[layout]\nstored_mode = \"context_only\"\ninner_mode = \"none\"\n", "inner_mode"},

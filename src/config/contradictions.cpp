@@ -80,6 +80,8 @@ class Checker {
               " ranks: start as many, or set layout.ranks = \"auto\"");
     refuse_if(layout.band > layout.chunks, quote("layout.band"), " is more than ",
               quote("layout.chunks"));
+    refuse_if(layout.chunks > config_.batch.micro_batch_tokens, quote("layout.chunks"),
+              " is more than ", quote("batch.micro_batch_tokens"), ": a chunk has a token or more");
     refuse_if(layout.ranks % layout.shard_group != 0, quote("layout.shard_group"),
               " does not divide ", quote("layout.ranks"));
     const bool redone = layout.stored_mode == "context_only";

@@ -25,7 +25,10 @@ StoredDtype parse_dtype(const std::string& name) {
 }
 
 int export_verb(const ExportArguments& arguments) {
-  if (arguments.shard_gb <= 0) throw UserError("--shard-gb must be positive");
+  // Written so that nan fails; 1 TB is beyond any file that one would copy.
+  if (!(arguments.shard_gb >= 1e-9 && arguments.shard_gb <= 1e3)) {
+    throw UserError(text("--shard-gb ", arguments.shard_gb, ": must be from 1e-9 to 1000"));
+  }
   const auto checkpoint = resolve_checkpoint(arguments.checkpoint);
   export_checkpoint(checkpoint, arguments.to,
                     {.dtype = parse_dtype(arguments.dtype),

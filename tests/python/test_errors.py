@@ -142,7 +142,7 @@ DOCUMENTS = {
     "unknown_suffix": (lambda run: [f"--data.train={run.folder}/run.toml"], [".toml", "data.format"]),
     "overlong": (lambda run: ["--batch.micro_batch_tokens=2900"],
                  ["document_31.txt", "3001", "2900", "batch.micro_batch_tokens", '"skip"', '"split"']),
-    "all_skipped": (lambda run: ["--batch.micro_batch_tokens=1", "--data.overlong=skip"],
+    "all_skipped": (lambda run: ["--batch.micro_batch_tokens=1", "--layout.chunks=1", "--data.overlong=skip"],
                     ["32 are longer", "batch.micro_batch_tokens"]),
     "fasta_no_header": (lambda run: fasta(run, b"\n\nACGT\n>a\nACGT\n"), ["genome.fa:3", ">"]),
     "fasta_letter": (lambda run: fasta(run, b">a\nACGT\nAC!T\n"), ["genome.fa:3", "'!'"]),

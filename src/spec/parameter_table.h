@@ -26,8 +26,10 @@ struct Parameter {
   std::vector<int64_t> shape;  // row-major; matrices are [out, in]
   int64_t unit = 0;
   InitKind init = InitKind::kNormal;
-  double init_std = 0;  // of kNormal; its mean is 0
-  bool decayed = true;  // weight decay: matrices, the embedding among them; norms have none
+  double init_std = 0;        // of kNormal; its mean is 0
+  bool decayed = true;        // weight decay: matrices, the embedding among them; norms have none
+  bool trained = true;        // false: no gradient, no update
+  int64_t expert_block = -1;  // which part of a layer's experts, of those an expert group spreads
   int64_t elements() const;
 };
 

@@ -47,10 +47,10 @@ void ParameterStore::gather(int64_t unit, std::string_view op) {
   State& state = *state_;
   StoredUnit& stored = state.at(unit);
   LONGSPAN_CHECK(!stored.gathered.defined(), state.unit_label(unit), " is gathered already; ", op);
-  if (state.shard_comm) {
+  if (Communicator* shards = state.shard_comm(unit)) {
     const at::Tensor& weights = stored.product_weights();
     stored.gathered = state.buffers.take(state.layout.unit_elements(unit), weights.scalar_type());
-    all_gather(*state.shard_comm, weights, stored.gathered, op);
+    all_gather(*shards, weights, stored.gathered, op);
   } else {
     stored.gathered = stored.product_weights();
   }
@@ -62,7 +62,7 @@ void ParameterStore::release(int64_t unit) {
   StoredUnit& stored = state.at(unit);
   LONGSPAN_CHECK(stored.gathered.defined(), state.unit_label(unit), " is not gathered");
   state.drop_views(state.weights, unit);
-  if (state.shard_comm) state.buffers.give_back(std::move(stored.gathered));
+  if (state.shard_comm(unit)) state.buffers.give_back(std::move(stored.gathered));
   stored.gathered.reset();
 }
 
@@ -79,13 +79,7 @@ const at::Tensor& ParameterStore::weight(ParameterId id) const {
 
 RealSpan ParameterStore::gather_master(int64_t unit, std::string_view op) {
   State& state = *state_;
-  const StoredUnit& stored = state.at(unit);
-  at::Tensor whole = stored.shard;
-  if (state.shard_comm) {
-    whole = at::empty({state.layout.unit_elements(unit)}, stored.shard.options());
-    all_gather(*state.shard_comm, stored.shard, whole, op);
-  }
-  state.master = whole.cpu();
+  state.master = state.whole(unit, state.at(unit).shard, op).cpu();
   return real_span(state.master);
 }
 
@@ -93,7 +87,7 @@ void ParameterStore::open_gradients(int64_t unit) {
   State& state = *state_;
   StoredUnit& stored = state.at(unit);
   LONGSPAN_CHECK(!stored.open.defined(), "gradients of ", state.unit_label(unit), " are open");
-  if (state.shard_comm) {
+  if (state.shard_comm(unit)) {
     stored.open = state.buffers.take(state.layout.unit_elements(unit), state.dtype);
     stored.open.zero_();
   } else {
@@ -115,14 +109,14 @@ void ParameterStore::reduce_gradients(int64_t unit, std::string_view op) {
   StoredUnit& stored = state.at(unit);
   LONGSPAN_CHECK(stored.open.defined(), "gradients of ", state.unit_label(unit), " are not open");
   state.drop_views(state.gradients, unit);
-  if (state.shard_comm) {
+  if (Communicator* shards = state.shard_comm(unit)) {
     LONGSPAN_CHECK(stored.state != Gradient::kGlobal, "the step's gradient is finished; ", op);
     if (stored.state == Gradient::kNothing) {
-      reduce_scatter(*state.shard_comm, stored.open, stored.gradient, op);
+      reduce_scatter(*shards, stored.open, stored.gradient, op);
       stored.state = Gradient::kGroup;
     } else {
       at::Tensor sum = state.buffers.take(stored.gradient.numel(), state.dtype);
-      reduce_scatter(*state.shard_comm, stored.open, sum, op);
+      reduce_scatter(*shards, stored.open, sum, op);
       stored.gradient.add_(sum);
       state.buffers.give_back(std::move(sum));
     }
@@ -183,17 +177,11 @@ at::Tensor ParameterStore::gradient_tensor(std::string_view name, std::string_vi
   const ParameterPlace place = state.layout.place(id);
   const StoredUnit& stored = state.at(place.unit);
   at::Tensor shard = stored.gradient;
-  if (state.replica_comm) {
+  if (Communicator* replicas = state.replica_comm(place.unit)) {
     shard = at::zeros({stored.gradient.numel()}, stored.gradient.options());
-    all_gather(*state.replica_comm, part(stored.gradient, state.owned_in_shard(place.unit)), shard,
-               op);
+    all_gather(*replicas, part(stored.gradient, state.owned_in_shard(place.unit)), shard, op);
   }
-  at::Tensor whole = shard;
-  if (state.shard_comm) {
-    whole = at::zeros({state.layout.unit_elements(place.unit)}, stored.gradient.options());
-    all_gather(*state.shard_comm, shard, whole, op);
-  }
-  return part(whole, place.flat)
+  return part(state.whole(place.unit, shard, op), place.flat)
       .view(state.parameters[static_cast<size_t>(id)].shape)
       .clone()
       .cpu();

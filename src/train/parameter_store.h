@@ -47,7 +47,8 @@
 namespace longspan {
 
 struct ParameterStoreOptions {
-  int64_t shard_group = 1;  // divides the number of ranks
+  int64_t shard_group = 1;   // divides the number of ranks
+  int64_t expert_group = 1;  // over which the experts of a layer are spread; divides it, too
   bool float64 = false;
   bool bfloat16 = false;  // of the weights that products read; the master copy stays float32
   at::Device device = at::kCPU;
@@ -86,7 +87,7 @@ class ParameterStore final : public WeightSource, public GradientSink {
   bool gathered(int64_t unit) const;
   const at::Tensor& weight(ParameterId id) const override;
   // The whole flat master array of a unit, padding included; valid until the next call. Called by
-  // all ranks of the shard group.
+  // all ranks; those that do not hold the unit get it, too.
   RealSpan gather_master(int64_t unit, std::string_view op);
 
   // Gradients of a unit: opened at zero, added to by layers, reduced into the shards.

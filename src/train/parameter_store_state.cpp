@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/narrow.h"
 #include "device/device.h"
 #include "train/device_update.h"
 
@@ -15,7 +16,7 @@ std::vector<ParameterExtent> extents(const std::vector<Parameter>& parameters) {
   std::vector<ParameterExtent> table;
   table.reserve(parameters.size());
   for (const Parameter& parameter : parameters) {
-    table.push_back({parameter.unit, parameter.elements()});
+    table.push_back({parameter.unit, parameter.elements(), parameter.expert_block});
   }
   return table;
 }
@@ -39,7 +40,7 @@ double squared_norm_of(const std::vector<at::Tensor>& slices) {
 ParameterStore::State::State(std::vector<Parameter> table, Communicator& communicator,
                              const ParameterStoreOptions& options)
     : parameters(std::move(table)),
-      layout(extents(parameters), communicator.size(), options.shard_group),
+      layout(extents(parameters), communicator.size(), options.shard_group, options.expert_group),
       comm(communicator),
       rank(communicator.rank()),
       dtype(options.float64 ? at::kDouble : at::kFloat),
@@ -68,27 +69,52 @@ ParameterStore::State::State(std::vector<Parameter> table, Communicator& communi
 
 // A subgroup of one rank is left out: it has nothing to say.
 void ParameterStore::State::connect() {
-  if (layout.shard_group() > 1) {
-    for (int64_t g = 0; g < layout.num_groups(); ++g) {
-      auto group = comm.subgroup(layout.group_ranks(g), text("shard group ", g));
-      if (group) shard_comm = std::move(group);
-    }
+  dense_groups = connect(layout.holders_of_block(-1), "shard group", "holders of shard");
+  const bool any_experts = parameters.back().expert_block >= 0;
+  for (int64_t block = 0; any_experts && block < layout.expert_group(); ++block) {
+    UnitGroups groups = connect(layout.holders_of_block(block),
+                                text("shard group of expert block ", block, ", group"),
+                                text("holders of expert block ", block, ", shard"));
+    if (rank % layout.expert_group() == block) expert_groups = std::move(groups);
   }
-  if (layout.num_groups() > 1) {
-    for (int64_t i = 0; i < layout.shard_group(); ++i) {
-      auto group = comm.subgroup(layout.replica_ranks(i), text("holders of shard ", i));
-      if (group) replica_comm = std::move(group);
-    }
+}
+
+UnitGroups ParameterStore::State::connect(const UnitHolders& holders, std::string_view shard_name,
+                                          std::string_view replica_name) {
+  UnitGroups groups;
+  for (int64_t g = 0; holders.shard_group > 1 && g < holders.num_groups(); ++g) {
+    auto group = comm.subgroup(holders.group_ranks(g), text(shard_name, " ", g));
+    if (group) groups.shard_comm = std::move(group);
   }
+  for (int64_t i = 0; holders.num_groups() > 1 && i < holders.shard_group; ++i) {
+    auto group = comm.subgroup(holders.replica_ranks(i), text(replica_name, " ", i));
+    if (group) groups.replica_comm = std::move(group);
+  }
+  return groups;
+}
+
+at::Tensor ParameterStore::State::whole(int64_t unit, const at::Tensor& shard,
+                                        std::string_view op) {
+  at::Tensor all = shard;
+  if (holds(unit) && shard_comm(unit) != nullptr) {
+    all = at::empty({layout.unit_elements(unit)}, shard.options());
+    all_gather(*shard_comm(unit), shard, all, op);
+  }
+  const UnitHolders holders = layout.holders(unit);
+  if (holders.count == layout.num_ranks()) return all;
+  at::Tensor host = holds(unit) ? all.cpu() : at::empty({layout.unit_elements(unit)}, dtype);
+  comm.broadcast(narrow<int>(holders.first), bytes_of(host), op);
+  return host.to(device);
 }
 
 void ParameterStore::State::sum_across_groups(int64_t unit, std::string_view op) {
   StoredUnit& stored = at(unit);
   LONGSPAN_CHECK(!stored.open.defined(), "gradients of ", unit_label(unit), " are open; ", op);
+  if (!holds(unit)) return;
   group_gradient(stored);
-  if (replica_comm) {
+  if (Communicator* replicas = replica_comm(unit)) {
     at::Tensor sum = buffers.take(layout.owned(unit, rank).size(), dtype);
-    reduce_scatter(*replica_comm, stored.gradient, sum, op);
+    reduce_scatter(*replicas, stored.gradient, sum, op);
     part(stored.gradient, owned_in_shard(unit)).copy_(sum);
     buffers.give_back(std::move(sum));
   }
@@ -99,7 +125,7 @@ void ParameterStore::State::sum_across_groups(int64_t unit, std::string_view op)
 double ParameterStore::State::global_norm(std::string_view op) {
   std::vector<at::Tensor> slices;
   for (int64_t unit = 0; unit < layout.num_units(); ++unit) {
-    slices.push_back(part(at(unit).gradient, owned_in_shard(unit)));
+    if (holds(unit)) slices.push_back(part(at(unit).gradient, owned_in_shard(unit)));
   }
   double sum = squared_norm_of(slices);
   comm.all_reduce_sum(std::span(&sum, 1), op);
@@ -126,9 +152,10 @@ void ParameterStore::State::update_unit(int64_t unit, const AdamWOptions& option
           return std::get<Span>(real_span(flat)).data();
         };
         for (const FlatSlice& slice : layout.slices(unit, owned)) {
+          const Parameter& parameter = parameters[static_cast<size_t>(slice.parameter)];
+          if (!parameter.trained) continue;
           const int64_t begin = slice.flat_begin - owned.begin;
-          const bool decayed = parameters[static_cast<size_t>(slice.parameter)].decayed;
-          step.weight_decay = decayed ? options.weight_decay : 0.0;
+          step.weight_decay = parameter.decayed ? options.weight_decay : 0.0;
           adamw_update(step, {begin, begin + slice.elements.size()},
                        array(part(stored.gradient, owned_in_shard(unit))), masters.data(),
                        array(stored.first_moment), array(stored.second_moment));
@@ -148,9 +175,10 @@ void ParameterStore::State::update_on_device(StoredUnit& stored, int64_t unit, A
       .second_moment = stored.second_moment,
       .rounded = stored.rounded.defined() ? part(stored.rounded, in_shard) : at::Tensor()};
   for (const FlatSlice& slice : layout.slices(unit, owned)) {
+    const Parameter& parameter = parameters[static_cast<size_t>(slice.parameter)];
+    if (!parameter.trained) continue;
     const int64_t begin = slice.flat_begin - owned.begin;
-    const bool decayed = parameters[static_cast<size_t>(slice.parameter)].decayed;
-    step.weight_decay = decayed ? weight_decay : 0.0;
+    step.weight_decay = parameter.decayed ? weight_decay : 0.0;
     if constexpr (kBuiltWithCuda) {
       device_update(step, whole, {begin, begin + slice.elements.size()});
     }
@@ -160,8 +188,9 @@ void ParameterStore::State::update_on_device(StoredUnit& stored, int64_t unit, A
 // Slices of other groups come rounded by nobody else.
 void ParameterStore::State::refresh(int64_t unit, std::string_view op) {
   StoredUnit& stored = at(unit);
-  if (!replica_comm) return;
-  all_gather(*replica_comm, part(stored.shard, owned_in_shard(unit)), stored.shard, op);
+  Communicator* replicas = replica_comm(unit);
+  if (replicas == nullptr) return;
+  all_gather(*replicas, part(stored.shard, owned_in_shard(unit)), stored.shard, op);
   if (stored.rounded.defined()) stored.rounded.copy_(stored.shard);
 }
 

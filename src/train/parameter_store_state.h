@@ -77,10 +77,33 @@ struct StoredUnit {
   const at::Tensor& product_weights() const { return rounded.defined() ? rounded : shard; }
 };
 
+// Whom the holders of a unit talk to. Null: this rank alone.
+struct UnitGroups {
+  std::unique_ptr<Communicator> shard_comm;
+  std::unique_ptr<Communicator> replica_comm;
+};
+
 struct ParameterStore::State {
   State(std::vector<Parameter> table, Communicator& communicator,
         const ParameterStoreOptions& options);
   void connect();
+  UnitGroups connect(const UnitHolders& holders, std::string_view shard_name,
+                     std::string_view replica_name);
+
+  bool holds(int64_t unit) const { return layout.holders(unit).contain(rank); }
+  // Null: this rank alone.
+  Communicator* shard_comm(int64_t unit) const {
+    LONGSPAN_CHECK(holds(unit), unit_label(unit), " lies on other ranks");
+    return groups(unit).shard_comm.get();
+  }
+  Communicator* replica_comm(int64_t unit) const {
+    return holds(unit) ? groups(unit).replica_comm.get() : nullptr;
+  }
+  // The unit's flat array, of which this rank has `shard`; on all ranks.
+  at::Tensor whole(int64_t unit, const at::Tensor& shard, std::string_view op);
+  const UnitGroups& groups(int64_t unit) const {
+    return layout.expert_block(unit) < 0 ? dense_groups : expert_groups;
+  }
 
   StoredUnit& at(int64_t unit) {
     LONGSPAN_CHECK(Range(0, layout.num_units()).contains(unit), "unit ", unit, " of ",
@@ -136,8 +159,8 @@ struct ParameterStore::State {
   std::unordered_map<std::string, ParameterId> ids;
   ParameterLayout layout;
   Communicator& comm;
-  std::unique_ptr<Communicator> shard_comm;    // null: this rank alone
-  std::unique_ptr<Communicator> replica_comm;  // null: this rank alone
+  UnitGroups dense_groups;   // of units on all ranks
+  UnitGroups expert_groups;  // of the expert block of this rank
   int64_t rank;
   at::ScalarType dtype;
   at::Device device;

@@ -4,6 +4,7 @@
 #include <ATen/ops/from_blob.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -24,18 +25,23 @@ Parameter parameter(const std::string& name, const std::vector<int64_t>& shape, 
   return {.name = name, .shape = shape, .unit = unit};
 }
 
-std::vector<Parameter> random_parameters(uint64_t seed) {
+// Units on all ranks, then, if experts are spread, one unit for each block of them.
+std::vector<Parameter> random_parameters(uint64_t seed, int64_t expert_group = 1) {
   RandomStream random(seed, "store test parameters");
   std::vector<Parameter> parameters;
-  const int64_t units = random.between(1, 4);
+  const int64_t dense_units = random.between(1, 4);
+  const int64_t units = dense_units + (expert_group > 1 ? expert_group : 0);
   for (int64_t unit = 0; unit < units; ++unit) {
     const int64_t count = random.between(1, 4);
     for (int64_t p = 0; p < count; ++p) {
       const bool matrix = random.below(2) == 0;
       std::vector<int64_t> shape = {random.between(1, 40)};
       if (matrix) shape.push_back(random.between(1, 40));
-      parameters.push_back(
-          {.name = text("unit", unit, ".p", p), .shape = shape, .unit = unit, .decayed = matrix});
+      parameters.push_back({.name = text("unit", unit, ".p", p),
+                            .shape = shape,
+                            .unit = unit,
+                            .decayed = matrix,
+                            .expert_block = unit < dense_units ? -1 : unit - dense_units});
     }
   }
   return parameters;
@@ -136,7 +142,11 @@ void fill_start_weights(ParameterStore& store) {
 void run_band(ParameterStore& store, uint64_t seed, int64_t unit, int64_t step, int64_t band,
               int64_t busy_ranks) {
   const ParameterLayout& layout = store.layout();
-  if (layout.group(store.rank()) * layout.shard_group() >= busy_ranks) return;
+  const UnitHolders holders = layout.holders(unit);
+  if (!holders.contain(store.rank())) return;
+  const bool experts = layout.expert_block(unit) >= 0;  // all of their holders have work
+  if (!experts && holders.group(store.rank()) * layout.shard_group() >= busy_ranks) return;
+  const int64_t workers = experts ? holders.count : busy_ranks;
   store.gather(unit, "gather");
   store.open_gradients(unit);
   const Range ids = layout.unit_parameters(unit);
@@ -144,7 +154,7 @@ void run_band(ParameterStore& store, uint64_t seed, int64_t unit, int64_t step, 
     at::Tensor& gradient = store.gradient(id);
     EXPECT_EQ(gradient.sizes(), store.weight(id).sizes());
     for (int64_t index = 0; index < kContributions; ++index) {
-      if (index % busy_ranks != store.rank()) continue;
+      if (index % workers != holders.index(store.rank())) continue;
       const auto values = contribution(seed, static_cast<size_t>(id), step,
                                        band * kContributions + index, gradient.numel());
       const at::Tensor added = at::from_blob(const_cast<double*>(values.data()), gradient.sizes(),
@@ -153,6 +163,24 @@ void run_band(ParameterStore& store, uint64_t seed, int64_t unit, int64_t step, 
     }
   }
   store.reduce_gradients(unit, "reduce");
+  store.release(unit);
+}
+
+// All ranks have the same master copy, and the holders products with it.
+void read_weights(ParameterStore& store, int64_t unit, Outcome& outcome) {
+  const ParameterLayout& layout = store.layout();
+  const Range ids = layout.unit_parameters(unit);
+  const RealSpan master = store.gather_master(unit, "end");
+  for (int64_t id = ids.begin; id < ids.end; ++id) {
+    const RealSpan part = sub_span(master, layout.place(id).flat);
+    std::visit([&](auto values) { outcome.weights.emplace_back(values.begin(), values.end()); },
+               part);
+  }
+  if (!layout.holders(unit).contain(store.rank())) return;
+  store.gather(unit, "end");
+  for (int64_t id = ids.begin; id < ids.end; ++id) {
+    EXPECT_EQ(values_of(store.weight(id)), outcome.weights[static_cast<size_t>(id)]);
+  }
   store.release(unit);
 }
 
@@ -174,23 +202,17 @@ Outcome run_rank_body(ParameterStore& store, uint64_t seed, int64_t busy_ranks) 
     outcome.norms.push_back(
         store.step(kAdamW, 0.01 * static_cast<double>(step + 1), kClip, text("step ", step)));
   }
-  for (int64_t unit = 0; unit < units; ++unit) {
-    store.gather(unit, "end");
-    const Range ids = store.layout().unit_parameters(unit);
-    for (int64_t id = ids.begin; id < ids.end; ++id) {
-      outcome.weights.push_back(values_of(store.weight(id)));
-    }
-    store.release(unit);
-  }
+  for (int64_t unit = 0; unit < units; ++unit) read_weights(store, unit, outcome);
   return outcome;
 }
 
 std::vector<Outcome> train(uint64_t seed, int ranks, int64_t shard_group, int64_t busy_ranks,
-                           bool float64) {
+                           bool float64, int64_t expert_group = 1) {
   std::vector<Outcome> outcomes(static_cast<size_t>(ranks));
   run_ranks(ranks, {.stall_timeout_s = 60}, [&](Communicator& comm) {
-    ParameterStore store(random_parameters(seed), comm,
-                         {.shard_group = shard_group, .float64 = float64});
+    ParameterStore store(
+        random_parameters(seed, expert_group), comm,
+        {.shard_group = shard_group, .expert_group = expert_group, .float64 = float64});
     outcomes[static_cast<size_t>(comm.rank())] = run_rank_body(store, seed, busy_ranks);
   });
   return outcomes;
@@ -230,6 +252,21 @@ TEST(ParameterStore, EveryLayoutOfRanksTrainsAsPlainLoopsDo) {
       for (const Outcome& actual : train(seed, ranks, shard_group, busy_ranks, true)) {
         expect_same_training(actual, expected, 1e-12);
       }
+    }
+  }
+}
+
+TEST(ParameterStore, SpreadExpertsTrainAsPlainLoopsDo) {
+  const std::vector<std::array<int, 3>> cases = {{2, 1, 2}, {2, 2, 2}, {4, 1, 2}, {4, 2, 2},
+                                                 {4, 4, 2}, {4, 2, 4}, {8, 4, 2}, {8, 2, 4},
+                                                 {6, 3, 3}, {8, 8, 8}, {3, 1, 3}};
+  for (const auto& [ranks, shard_group, expert_group] : cases) {
+    SCOPED_TRACE(text(ranks, " ranks, groups ", shard_group, " and ", expert_group));
+    const auto seed = static_cast<uint64_t>(1000 + ranks * 100 + shard_group * 10 + expert_group);
+    const Outcome expected = reference(random_parameters(seed, expert_group), seed);
+    const int busy = std::max(1, ranks - 1);
+    for (const Outcome& actual : train(seed, ranks, shard_group, busy, true, expert_group)) {
+      expect_same_training(actual, expected, 1e-12);
     }
   }
 }

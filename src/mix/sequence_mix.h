@@ -54,6 +54,7 @@ struct MixCall {
 // convolution), and tensors that belong to the chunk as a whole (a rank's share of the state).
 struct MixContext {
   RowStore rows;
+  RowStore index_rows;  // of an index over them, on an axis of its own (pools of sparse attention)
   std::vector<at::Tensor> tensors;
 };
 

@@ -48,6 +48,19 @@ std::vector<at::Tensor> norm_linear(const ParameterAccess& access, const at::Ten
   return outputs;
 }
 
+at::Tensor project(const ParameterAccess& access, const at::Tensor& x, ParameterId weight) {
+  at::Tensor y;
+  {
+    const AutoGradMode off(false);
+    y = at::mm(x, access.weights->weight(weight).t());
+  }
+  connect({y}, {x}, {x}, [access, weight](const Tensors& dy, const Tensors& saved) {
+    add_weight_gradient(access, weight, dy[0], saved[0]);
+    return Tensors{at::mm(dy[0], access.weights->weight(weight))};
+  });
+  return y;
+}
+
 at::Tensor linear(const ParameterAccess& access, const at::Tensor& x, ParameterId weight,
                   const at::Tensor& residual) {
   at::Tensor y;

@@ -10,8 +10,9 @@
 //
 // Legend: T tokens, C model width, H heads, K head width, F feed-forward width. Weights are
 // [out, in]; there are no biases. Rows may be none.
-// What is kept: norm_linear x and one number a row; linear x; head_norm q and one number a row and
-// head; rope nothing (the table is shared); swiglu_linear gate and up.
+// What is kept: norm_linear x and one number a row; project and linear x; head_norm q and one
+// number a row and head; rope nothing (the table is shared); swiglu_linear gate and up.
+//
 // Thread contract: one rank, on its thread; the access must outlive the graph.
 #pragma once
 
@@ -29,6 +30,9 @@ struct RopeTable;
 std::vector<at::Tensor> norm_linear(const ParameterAccess& access, const at::Tensor& x_TC,
                                     ParameterId norm, double epsilon,
                                     std::span<const ParameterId> projections);
+
+// x W^T.
+at::Tensor project(const ParameterAccess& access, const at::Tensor& x, ParameterId weight);
 
 // x W^T + residual.
 at::Tensor linear(const ParameterAccess& access, const at::Tensor& x, ParameterId weight,

@@ -108,6 +108,14 @@ std::vector<Case> cases(int64_t T, at::ScalarType type) {
                       return Tensors{(in[0] * in[0].sigmoid() * in[1]).mm(w[0].t()) + in[2]};
                     },
                     [=](const Tensors&) { return 2 * T * F + T * C + T * C; }});
+  result.push_back({"project",
+                    {{C, F}},
+                    {{T, F}},
+                    [](const ParameterAccess& access, const Tensors& in) {
+                      return Tensors{project(access, in[0], 0)};
+                    },
+                    [](const Tensors& w, const Tensors& in) { return Tensors{in[0].mm(w[0].t())}; },
+                    [=](const Tensors&) { return T * F + T * C; }});
   return result;
 }
 

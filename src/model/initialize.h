@@ -6,7 +6,8 @@
 //
 //   initialize_parameter(parameter, seed, {begin, end}, shard);      // end - begin elements
 //
-// Matrices and the embedding are normal with the parameter's standard deviation, norms are ones.
+// Parameter::init says how: matrices and the embedding are normal with the parameter's standard
+// deviation, norms are ones, and so on.
 // float32 values are those of float64, rounded.
 // Pure function; uses the calling thread's share of threads.
 #pragma once

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "spec/hf_fields.h"
+#include "spec/hf_hybrid.h"
 #include "spec/hf_keys.h"
 #include "spec/hf_rope.h"
 
@@ -31,8 +32,9 @@ const Family& find_family(const JsonFields& fields) {
   std::string known;
   for (const Family& family : kFamilies) {
     if (name && *name == family.model_type) return family;
-    known += text(known.empty() ? "" : ", ", family.model_type);
+    known += text(family.model_type, ", ");
   }
+  known += kHybridModelTypes;
   throw UserError(text(fields.origin(), ": model_type ",
                        name ? text("\"", *name, "\" is not implemented") : "is missing",
                        "; known: ", known));
@@ -71,11 +73,7 @@ void check_attention_kind(const JsonFields& fields, const Family& family) {
   }
 }
 
-const char* dtype_key(const Json& config) {
-  return config.contains("torch_dtype") && !config.contains("dtype") ? "torch_dtype" : "dtype";
-}
-
-Json preset_config(const ModelSpec& spec) {
+Json plain_config(const ModelSpec& spec) {
   const auto family = std::find_if(kFamilies.begin(), kFamilies.end(),
                                    [&](const Family& row) { return row.family == spec.family; });
   LONGSPAN_CHECK(family != kFamilies.end(), "family without a row");
@@ -118,13 +116,13 @@ ModelSpec load_hf_config(const std::filesystem::path& path) {
   return parse_hf_config(read_text(file), file.string());
 }
 
-ModelSpec parse_hf_config(std::string_view source, const std::string& origin) {
-  const Json config = parse_json(source, origin);
-  if (!config.is_object()) throw UserError(text(origin, ": not a JSON object"));
+namespace {
+
+ModelSpec parse_plain(const Json& config, const std::string& origin) {
   const JsonFields fields(config, origin);
   const Family& family = find_family(fields);
   check_architecture(fields, family);
-  check_hf_keys(config, origin);
+  check_hf_keys(config, kPlainKeys, origin);
   check_attention_kind(fields, family);
   const std::string activation = fields.string("hidden_act").value_or("silu");
   if (activation != "silu") {
@@ -153,17 +151,38 @@ ModelSpec parse_hf_config(std::string_view source, const std::string& origin) {
   spec.rms_norm_eps = fields.number("rms_norm_eps", spec.rms_norm_eps);
   spec.initializer_range = fields.number("initializer_range", spec.initializer_range);
   spec.weight_dtype = fields.string(dtype_key(config)).value_or("");
-  spec.hf_config = source;
   check_model_spec(spec, origin);
   spec.rope = parse_hf_rope(config, spec.max_position_embeddings, origin);
   return spec;
 }
 
+}  // namespace
+
+ModelSpec parse_hf_config(std::string_view source, const std::string& origin) {
+  const Json config = parse_json(source, origin);
+  if (!config.is_object()) throw UserError(text(origin, ": not a JSON object"));
+  const std::string type = JsonFields(config, origin).string("model_type").value_or("");
+  ModelSpec spec =
+      is_hybrid_model_type(type) ? parse_hf_hybrid(config, origin) : parse_plain(config, origin);
+  spec.hf_config = source;
+  return spec;
+}
+
 std::string hf_config_text(const ModelSpec& spec, std::string_view weight_dtype) {
-  if (!spec.hf_config.empty() && weight_dtype == spec.weight_dtype) return spec.hf_config;
-  Json config =
-      spec.hf_config.empty() ? preset_config(spec) : parse_json(spec.hf_config, "config.json");
+  Json config;
+  if (spec.hf_config.empty()) {
+    config = spec.is_hybrid() ? hf_hybrid_config(spec) : plain_config(spec);
+  } else {
+    config = parse_json(spec.hf_config, "config.json");
+    // What is written is not quantised.
+    const bool was_quantised = config.erase("quantization_config") > 0;
+    if (!was_quantised && weight_dtype == spec.weight_dtype) return spec.hf_config;
+  }
   config[dtype_key(config)] = weight_dtype;
+  if (Json* text_part = hf_text_part(config)) {
+    const char* key = dtype_key(*text_part);
+    if (text_part->contains(key)) (*text_part)[key] = weight_dtype;
+  }
   return config.dump(2) + "\n";
 }
 

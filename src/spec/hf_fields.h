@@ -66,6 +66,16 @@ class JsonFields {
     return value->get<std::string>();
   }
 
+  // Of one of two spellings; both may stand if they agree.
+  std::optional<int64_t> integer(const char* key, const char* other) const {
+    const std::optional<int64_t> value = integer(key), second = integer(other);
+    if (value && second && *value != *second) {
+      throw UserError(text(origin_, ": ", key, " = ", *value, ", but ", other, " = ", *second,
+                           "; they mean the same: remove one of them"));
+    }
+    return value ? value : second;
+  }
+
   [[noreturn]] void fail(const char* key, const Json& value, const char* expected) const {
     throw UserError(text(origin_, ": ", key, " = ", value.dump(), "; it must be ", expected));
   }
@@ -78,5 +88,10 @@ class JsonFields {
   const Json& object_;
   std::string origin_;
 };
+
+// transformers 4 and 5 spell the type of the weights differently.
+inline const char* dtype_key(const Json& config) {
+  return config.contains("torch_dtype") && !config.contains("dtype") ? "torch_dtype" : "dtype";
+}
 
 }  // namespace longspan

@@ -10,8 +10,7 @@
 namespace longspan {
 namespace {
 
-// Read by hf_config.cpp and hf_rope.cpp.
-constexpr std::array kRead = {
+constexpr std::array kPlainRead = {
     "architectures",
     "dtype",
     "head_dim",
@@ -37,41 +36,35 @@ constexpr std::array kRead = {
     "vocab_size",
 };
 
-// Features that are not implemented, with the one value (beside null) that means "off".
-struct Refused {
-  const char* key;
-  const char* off;  // JSON
-  const char* feature;
-};
-constexpr std::array kRefused = {
-    Refused{"attention_bias", "false", "biases in attention"},
-    Refused{"attention_dropout", "0.0", "dropout"},
-    Refused{"hidden_dropout", "0.0", "dropout"},
-    Refused{"resid_pdrop", "0.0", "dropout"},
-    Refused{"embd_pdrop", "0.0", "dropout"},
-    Refused{"mlp_bias", "false", "biases in the feed-forward part"},
-    Refused{"partial_rotary_factor", "1.0", "rotary embedding of a part of the head"},
-    Refused{"pretraining_tp", "1", "products sliced as in pre-training"},
-    Refused{"quantization_config", "null", "quantised weights"},
-    Refused{"per_layer_config", "null", "layers of different shapes"},
-    Refused{"auto_map", "null", "model code outside transformers"},
-    Refused{"is_encoder_decoder", "false", "encoder-decoder models"},
-    Refused{"is_decoder", "null", "decoder of an encoder-decoder model"},
-    Refused{"add_cross_attention", "false", "cross attention"},
-    Refused{"pruned_heads", "{}", "pruned heads"},
-    Refused{"rope_interleaved", "false", "interleaved rotary embedding"},
-    Refused{"rope_local_base_freq", "null", "a second rotary base"},
-    Refused{"logit_scale", "1.0", "scaled logits"},
-    Refused{"logits_scaling", "1.0", "scaled logits"},
-    Refused{"embedding_multiplier", "1.0", "scaled embeddings"},
-    Refused{"residual_multiplier", "1.0", "scaled residuals"},
-    Refused{"attention_multiplier", "null", "another scale of attention"},
-    Refused{"attn_logit_softcapping", "null", "soft-capped attention logits"},
-    Refused{"final_logit_softcapping", "null", "soft-capped logits"},
-    Refused{"no_rope_layers", "null", "layers without rotary embedding"},
-    Refused{"num_nextn_predict_layers", "0", "layers that predict further tokens"},
-    Refused{"num_experts", "0", "experts"},
-    Refused{"num_local_experts", "0", "experts"},
+constexpr std::array kPlainFixed = {
+    FixedKey{"attention_bias", "false", "biases in attention"},
+    FixedKey{"attention_dropout", "0.0", "dropout"},
+    FixedKey{"hidden_dropout", "0.0", "dropout"},
+    FixedKey{"resid_pdrop", "0.0", "dropout"},
+    FixedKey{"embd_pdrop", "0.0", "dropout"},
+    FixedKey{"mlp_bias", "false", "biases in the feed-forward part"},
+    FixedKey{"partial_rotary_factor", "1.0", "rotary embedding of a part of the head"},
+    FixedKey{"pretraining_tp", "1", "products sliced as in pre-training"},
+    FixedKey{"quantization_config", "null", "quantised weights"},
+    FixedKey{"per_layer_config", "null", "layers of different shapes"},
+    FixedKey{"auto_map", "null", "model code outside transformers"},
+    FixedKey{"is_encoder_decoder", "false", "encoder-decoder models"},
+    FixedKey{"is_decoder", "null", "decoder of an encoder-decoder model"},
+    FixedKey{"add_cross_attention", "false", "cross attention"},
+    FixedKey{"pruned_heads", "{}", "pruned heads"},
+    FixedKey{"rope_interleaved", "false", "interleaved rotary embedding"},
+    FixedKey{"rope_local_base_freq", "null", "a second rotary base"},
+    FixedKey{"logit_scale", "1.0", "scaled logits"},
+    FixedKey{"logits_scaling", "1.0", "scaled logits"},
+    FixedKey{"embedding_multiplier", "1.0", "scaled embeddings"},
+    FixedKey{"residual_multiplier", "1.0", "scaled residuals"},
+    FixedKey{"attention_multiplier", "null", "another scale of attention"},
+    FixedKey{"attn_logit_softcapping", "null", "soft-capped attention logits"},
+    FixedKey{"final_logit_softcapping", "null", "soft-capped logits"},
+    FixedKey{"no_rope_layers", "null", "layers without rotary embedding"},
+    FixedKey{"num_nextn_predict_layers", "0", "layers that predict further tokens"},
+    FixedKey{"num_experts", "0", "experts"},
+    FixedKey{"num_local_experts", "0", "experts"},
 };
 
 // No influence on training: tokens with a role in generation, generation settings that
@@ -145,26 +138,31 @@ bool contains(const List& list, std::string_view key) {
 }
 
 // Equal, where 0 and 0.0 are.
-bool is_off(const Json& value, const char* off) {
-  return value.is_null() || value == Json::parse(off);
+bool is_fixed_value(const Json& value, const char* fixed) {
+  return value.is_null() || value == Json::parse(fixed);
 }
 
 }  // namespace
 
-void check_hf_keys(const Json& config, const std::string& origin) {
+const KeyRules kPlainKeys = {kPlainRead, kPlainFixed, {}};
+
+void check_hf_keys(const Json& config, const KeyRules& rules, const std::string& origin) {
   for (const auto& [key, value] : config.items()) {
-    if (contains(kRead, key) || contains(kIrrelevant, key)) continue;
-    const auto refused =
-        std::find_if(kRefused.begin(), kRefused.end(),
-                     [&, &name = key](const Refused& row) { return name == row.key; });
-    if (refused == kRefused.end()) {
+    if (contains(rules.read, key) || contains(rules.irrelevant, key) ||
+        contains(kIrrelevant, key)) {
+      continue;
+    }
+    const auto fixed =
+        std::find_if(rules.fixed.begin(), rules.fixed.end(),
+                     [&, &name = key](const FixedKey& row) { return name == row.key; });
+    if (fixed == rules.fixed.end()) {
       throw UserError(text(origin, ": unknown key ", key, " = ", value.dump(),
                            "; it may change what the model computes. If it does not, remove it "
                            "from the file"));
     }
-    if (!is_off(value, refused->off)) {
+    if (!is_fixed_value(value, fixed->value)) {
       throw UserError(text(origin, ": ", key, " = ", value.dump(), ": not implemented: ",
-                           refused->feature, "; set it to ", refused->off, " or leave it out"));
+                           fixed->feature, "; set it to ", fixed->value, " or leave it out"));
     }
   }
 }

@@ -1,14 +1,41 @@
 #include "spec/model_spec.h"
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 
-#include "base/error.h"
+#include "base/check.h"
+#include "spec/check_hybrid_spec.h"
 
 namespace longspan {
 
 std::string_view model_family_name(ModelFamily family) {
-  return family == ModelFamily::kLlama ? "llama" : "qwen3";
+  switch (family) {
+    case ModelFamily::kLlama:
+      return "llama";
+    case ModelFamily::kQwen3:
+      return "qwen3";
+    case ModelFamily::kGlm5Next:
+      return "glm5_next";
+    case ModelFamily::kKimiLinear:
+      return "kimi_linear";
+  }
+  throw InternalError("unknown model family");
+}
+
+LayerKind ModelSpec::layer_kind(int64_t layer) const {
+  return is_hybrid() ? layer_kinds.at(static_cast<size_t>(layer)) : LayerKind{};
+}
+
+int64_t ModelSpec::count_layers(MixKind mix) const {
+  if (!is_hybrid()) return mix == MixKind::kAttention ? num_layers : 0;
+  return std::count_if(layer_kinds.begin(), layer_kinds.end(),
+                       [mix](const LayerKind& kind) { return kind.mix == mix; });
+}
+
+int64_t ModelSpec::count_expert_layers() const {
+  return std::count_if(layer_kinds.begin(), layer_kinds.end(),
+                       [](const LayerKind& kind) { return kind.has_experts; });
 }
 
 void check_model_spec(const ModelSpec& spec, const std::string& origin) {
@@ -36,7 +63,7 @@ void check_model_spec(const ModelSpec& spec, const std::string& origin) {
     throw UserError(text(origin, ": num_attention_heads = ", spec.num_query_heads,
                          " is not a multiple of num_key_value_heads = ", spec.num_kv_heads));
   }
-  if (spec.head_dim % 2 != 0) {
+  if (!spec.is_hybrid() && spec.head_dim % 2 != 0) {
     throw UserError(text(origin, ": head_dim = ", spec.head_dim,
                          " is odd; rotary embedding turns pairs of values"));
   }
@@ -47,6 +74,7 @@ void check_model_spec(const ModelSpec& spec, const std::string& origin) {
     throw UserError(text(origin, ": initializer_range = ", spec.initializer_range,
                          "; it must not be negative"));
   }
+  if (spec.is_hybrid()) check_hybrid_spec(spec, origin);
 }
 
 std::string first_difference(const ModelSpec& spec, const ModelSpec& other) {
@@ -71,6 +99,7 @@ std::string first_difference(const ModelSpec& spec, const ModelSpec& other) {
   compare("rope_type", rope_type_name(spec.rope.type), rope_type_name(other.rope.type));
   compare("rope factor", spec.rope.factor, other.rope.factor);
   if (difference.empty() && spec.rope != other.rope) difference = "the rope parameters differ";
+  if (difference.empty()) difference = first_hybrid_difference(spec, other);
   return difference;
 }
 

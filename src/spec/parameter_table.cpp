@@ -2,7 +2,8 @@
 
 #include <utility>
 
-#include "base/error.h"
+#include "base/check.h"
+#include "spec/parameter_names.h"
 
 namespace longspan {
 
@@ -12,20 +13,30 @@ int64_t Parameter::elements() const {
   return product;
 }
 
-ParameterTable::ParameterTable(const ModelSpec& spec) {
-  add_matrix("model.embed_tokens.weight", spec.vocab_size, spec.hidden_size, 0,
+ParameterTable::ParameterTable(const ModelSpec& spec, int64_t expert_group)
+    : expert_group_(expert_group) {
+  LONGSPAN_CHECK(expert_group >= 1, "expert group of ", expert_group);
+  const std::string body = parameter_prefix(spec.family);
+  add_matrix(body + "embed_tokens.weight", spec.vocab_size, spec.hidden_size, 0,
              spec.initializer_range);
-  for (int64_t i = 0; i < spec.num_layers; ++i) layers_.push_back(add_layer(spec, i));
+  for (int64_t i = 0; i < spec.num_layers; ++i) {
+    layers_.push_back(spec.is_hybrid() ? add_hybrid_layer(spec, i) : add_layer(spec, i));
+  }
   const int64_t last_unit = 1 + spec.num_layers;
-  final_norm_ = add_norm("model.norm.weight", spec.hidden_size, last_unit);
+  final_norm_ = add_norm(body + "norm.weight", spec.hidden_size, last_unit);
   head_ = spec.tied_embeddings ? embedding()
-                               : add_matrix("lm_head.weight", spec.vocab_size, spec.hidden_size,
-                                            last_unit, spec.initializer_range);
+                               : add_matrix(kHeadName, spec.vocab_size, spec.hidden_size, last_unit,
+                                            spec.initializer_range);
+  for (int64_t i = 0; i < spec.num_layers; ++i) {
+    if (spec.layer_kind(i).has_experts) add_experts(spec, i);
+  }
 }
 
 int64_t ParameterTable::add(Parameter parameter) {
+  const auto id = static_cast<int64_t>(parameters_.size());
+  ids_.emplace(parameter.name, id);
   parameters_.push_back(std::move(parameter));
-  return static_cast<int64_t>(parameters_.size()) - 1;
+  return id;
 }
 
 int64_t ParameterTable::add_matrix(const std::string& name, int64_t out, int64_t in, int64_t unit,
@@ -39,7 +50,7 @@ int64_t ParameterTable::add_norm(const std::string& name, int64_t width, int64_t
 }
 
 LayerParameters ParameterTable::add_layer(const ModelSpec& spec, int64_t index) {
-  const std::string prefix = text("model.layers.", index, ".");
+  const std::string prefix = layer_prefix(spec.family, index);
   const int64_t unit = 1 + index;
   const auto matrix = [&](const char* name, int64_t out, int64_t in) {
     return add_matrix(prefix + name + ".weight", out, in, unit, spec.initializer_range);
@@ -64,11 +75,15 @@ LayerParameters ParameterTable::add_layer(const ModelSpec& spec, int64_t index) 
   return ids;
 }
 
+const ExpertParameters& ParameterTable::experts(int64_t layer, int64_t block) const {
+  const auto found = experts_.find(layer);
+  LONGSPAN_CHECK(found != experts_.end(), "layer ", layer, " has no experts");
+  return found->second.at(static_cast<size_t>(block));
+}
+
 int64_t ParameterTable::find(const std::string& name) const {
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].name == name) return static_cast<int64_t>(i);
-  }
-  return -1;
+  const auto found = ids_.find(name);
+  return found == ids_.end() ? -1 : found->second;
 }
 
 int64_t ParameterTable::total_elements() const {

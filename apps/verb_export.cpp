@@ -15,6 +15,7 @@ struct ExportArguments {
   std::string to;
   std::string dtype = "float32";
   double shard_gb = 5;
+  std::string carried_from;
 };
 
 StoredDtype parse_dtype(const std::string& name) {
@@ -32,7 +33,8 @@ int export_verb(const ExportArguments& arguments) {
   const auto checkpoint = resolve_checkpoint(arguments.checkpoint);
   export_checkpoint(checkpoint, arguments.to,
                     {.dtype = parse_dtype(arguments.dtype),
-                     .max_shard_bytes = static_cast<int64_t>(arguments.shard_gb * 1e9)});
+                     .max_shard_bytes = static_cast<int64_t>(arguments.shard_gb * 1e9),
+                     .carried_from = arguments.carried_from});
   std::cout << checkpoint.string() << " -> " << arguments.to << " (" << arguments.dtype << ")"
             << std::endl;
   return 0;
@@ -49,6 +51,9 @@ void add_export(CLI::App& app, VerbRunner& run) {
   verb->add_option("--to", arguments->to, "Folder to write; must not exist")->required();
   verb->add_option("--dtype", arguments->dtype, "float32, bfloat16 or float64");
   verb->add_option("--shard-gb", arguments->shard_gb, "Largest safetensors file, in GB");
+  verb->add_option(
+      "--carried-from", arguments->carried_from,
+      "Model folder to take untrained parts from, if the one the run began with moved");
   verb->callback([arguments, &run] { run = [arguments] { return export_verb(*arguments); }; });
 }
 

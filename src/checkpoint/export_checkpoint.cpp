@@ -1,5 +1,7 @@
 #include "checkpoint/export_checkpoint.h"
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "formats/json.h"
@@ -10,6 +12,7 @@ namespace longspan {
 namespace {
 
 const std::filesystem::path kModelFolder = "model";
+constexpr const char* kCarriedFile = "carried.json";
 
 // One whole parameter, in the float type of the checkpoint.
 template <typename Real>
@@ -26,12 +29,42 @@ void export_parameters(SavedState& saved, const std::vector<Parameter>& paramete
   }
 }
 
+// Units say how many ranks shared a layer's experts.
+int64_t saved_expert_group(const ModelSpec& spec, const Manifest& manifest) {
+  const int64_t layers = spec.count_expert_layers();
+  if (layers == 0 || manifest.parameters.empty()) return 1;
+  const int64_t expert_units = manifest.parameters.back().unit + 1 - (spec.num_layers + 2);
+  return std::clamp<int64_t>(expert_units / layers, 1, spec.experts.num_experts);
+}
+
+// The folder that a checkpoint names for tensors of untrained parts; empty if it names none.
+std::filesystem::path saved_carried_folder(const std::filesystem::path& step_folder) {
+  const auto file = step_folder / kModelFolder / kCarriedFile;
+  if (!std::filesystem::exists(file)) return {};
+  const Json record = read_json(file);
+  if (!record.is_object() || !record.contains("folder") || !record["folder"].is_string()) {
+    throw UserError(text(file.string(), ": it must name a folder; the file was changed"));
+  }
+  const std::filesystem::path folder = record["folder"].get<std::string>();
+  if (has_weights(folder)) return folder;
+  throw UserError(text(folder.string(),
+                       ": the run began with the weights in this folder, and the "
+                       "export takes the parts of the model from there that are "
+                       "not trained, but it holds none now; put it back, or "
+                       "name the folder with --carried-from"));
+}
+
 }  // namespace
 
 std::vector<AttachedFile> model_files(const ModelSpec& spec,
-                                      const std::filesystem::path& model_folder) {
+                                      const std::filesystem::path& model_folder,
+                                      const std::filesystem::path& weights_folder) {
   const std::string dtype = spec.weight_dtype.empty() ? "float32" : spec.weight_dtype;
   std::vector<AttachedFile> files = {{kModelFolder / "config.json", hf_config_text(spec, dtype)}};
+  if (!weights_folder.empty() && !carried_tensors(weights_folder, spec).empty()) {
+    const Json record = {{"folder", std::filesystem::absolute(weights_folder).string()}};
+    files.push_back({kModelFolder / kCarriedFile, record.dump(2) + "\n"});
+  }
   if (model_folder.empty()) return files;
   for (const auto& path : hf_companion_files(model_folder)) {
     files.push_back({kModelFolder / path.filename(), read_text(path)});
@@ -43,7 +76,9 @@ void export_checkpoint(const std::filesystem::path& step_folder, const std::file
                        HfExportOptions options) {
   SavedState saved(step_folder);
   const ModelSpec spec = load_hf_config(step_folder / kModelFolder);
-  const ParameterTable table(spec);
+  options.expert_group = saved_expert_group(spec, saved.manifest());
+  if (options.carried_from.empty()) options.carried_from = saved_carried_folder(step_folder);
+  const ParameterTable table(spec, options.expert_group);
   const std::vector<Parameter>& parameters = table.parameters();
   const bool float64 = !saved.manifest().arrays.empty() &&
                        saved.manifest().arrays.front().dtype == StoredDtype::kF64;

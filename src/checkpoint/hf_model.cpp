@@ -10,24 +10,17 @@
 #include "checkpoint/stored_real.h"
 #include "formats/json.h"
 #include "spec/hf_config.h"
+#include "spec/parameter_names.h"
 
 namespace longspan {
 namespace {
 
-const std::string kHead = "lm_head.weight";
-const std::string kEmbedding = "model.embed_tokens.weight";
+const std::string kScaleSuffix = "_scale_inv";
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::string out = "[";
   for (size_t i = 0; i < shape.size(); ++i) out += text(i == 0 ? "" : ", ", shape[i]);
   return out + "]";
-}
-
-int64_t find_parameter(const std::vector<Parameter>& parameters, const std::string& name) {
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].name == name) return static_cast<int64_t>(i);
-  }
-  return -1;
 }
 
 // As transformers spells it.
@@ -45,16 +38,27 @@ std::filesystem::path without_trailing_slash(const std::filesystem::path& path) 
 
 }  // namespace
 
-HfWeights::HfWeights(const std::filesystem::path& folder, const std::vector<Parameter>& parameters)
-    : set_(folder), parameters_(parameters) {
-  for (const Parameter& parameter : parameters_) {
-    if (!set_.contains(parameter.name)) {
+HfWeights::HfWeights(const std::filesystem::path& folder, const ModelSpec& spec,
+                     const std::vector<Parameter>& parameters)
+    : set_(folder) {
+  for (const Parameter& parameter : parameters) {
+    const std::string name = find_stored_name(spec, parameter.name);
+    if (name.empty()) {
       throw UserError(text(folder.string(), ": tensor '", parameter.name,
                            "' is missing; config.json describes another model than the weights"));
     }
-    check_tensor(parameter);
+    check_tensor(name, parameter.shape);
+    stored_names_.push_back(name);
   }
-  check_names();
+  head_is_tied_ = spec.tied_embeddings && set_.contains(kHeadName);
+  if (head_is_tied_) check_tensor(kHeadName, parameters.front().shape);
+  check_names(spec);
+}
+
+std::string HfWeights::find_stored_name(const ModelSpec& spec, const std::string& name) const {
+  if (set_.contains(name)) return name;
+  const std::string other = other_name(spec, name);
+  return set_.contains(other) ? other : "";
 }
 
 std::string HfWeights::file_of(const std::string& name) const {
@@ -64,30 +68,44 @@ std::string HfWeights::file_of(const std::string& name) const {
   return "";
 }
 
-void HfWeights::check_tensor(const Parameter& parameter) const {
-  const TensorDescription& stored = set_.tensor(parameter.name).description;
-  if (stored.shape != parameter.shape) {
-    throw UserError(text(file_of(parameter.name), ": tensor '", parameter.name, "' has the shape ",
-                         shape_text(stored.shape), ", expected ", shape_text(parameter.shape),
+void HfWeights::check_tensor(const std::string& name, const std::vector<int64_t>& shape) const {
+  const TensorDescription& stored = set_.tensor(name).description;
+  if (stored.shape != shape) {
+    throw UserError(text(file_of(name), ": tensor '", name, "' has the shape ",
+                         shape_text(stored.shape), ", expected ", shape_text(shape),
                          " from config.json"));
   }
+  if (stored.dtype == StoredDtype::kF8E4M3) return check_scales(stored);
   if (!is_real_dtype(stored.dtype)) {
-    throw UserError(text(file_of(parameter.name), ": tensor '", parameter.name, "' is ",
-                         dtype_name(stored.dtype),
-                         "; weights may be F32, F64, BF16 or F16: convert it first"));
+    throw UserError(text(file_of(name), ": tensor '", name, "' is ", dtype_name(stored.dtype),
+                         "; weights may be F32, F64, BF16, F16, or F8_E4M3 with scales of "
+                         "128 x 128 blocks: convert it first"));
   }
 }
 
-void HfWeights::check_names() const {
-  std::unordered_set<std::string> known;
-  for (const Parameter& parameter : parameters_) known.insert(parameter.name);
-  for (const std::string& name : set_.names()) {
-    if (known.contains(name)) continue;
-    const int64_t embedding = find_parameter(parameters_, kEmbedding);
-    if (name == kHead && embedding >= 0) {
-      check_tensor({.name = kHead, .shape = parameters_[static_cast<size_t>(embedding)].shape});
-      continue;
+void HfWeights::check_scales(const TensorDescription& matrix) const {
+  const std::string name = matrix.name + kScaleSuffix;
+  const std::vector<int64_t> shape = block_scale_shape(matrix.shape);
+  if (set_.contains(name) && matrix.shape.size() == 2) {
+    const TensorDescription& scales = set_.tensor(name).description;
+    if (scales.dtype == StoredDtype::kF32 && scales.shape == shape) return;
+  }
+  throw UserError(text(file_of(matrix.name), ": tensor '", matrix.name,
+                       "' is F8_E4M3: it must be a matrix, with the scales of its blocks in '",
+                       name, "', F32 of the shape ", shape_text(shape),
+                       "; take the weights in another type"));
+}
+
+void HfWeights::check_names(const ModelSpec& spec) const {
+  std::unordered_set<std::string> known(stored_names_.begin(), stored_names_.end());
+  for (const std::string& name : stored_names_) {
+    if (set_.tensor(name).description.dtype == StoredDtype::kF8E4M3) {
+      known.insert(name + kScaleSuffix);
     }
+  }
+  if (head_is_tied_) known.insert(kHeadName);
+  for (const std::string& name : set_.names()) {
+    if (known.contains(name) || is_carried_tensor(spec, name)) continue;
     throw UserError(text(file_of(name), ": tensor '", name,
                          "' belongs to no parameter of the model that config.json describes; "
                          "remove it, or correct config.json"));
@@ -95,12 +113,16 @@ void HfWeights::check_names() const {
 }
 
 void HfWeights::read(int64_t parameter, Range elements, const RealSpan& destination) const {
-  const Parameter& wanted = parameters_.at(static_cast<size_t>(parameter));
-  copy_elements(set_.tensor(wanted.name), elements, destination);
-  check_finite(wanted.name, elements, destination);
-  if (wanted.name == kEmbedding && set_.contains(kHead) && find_parameter(parameters_, kHead) < 0) {
-    check_tied_head(elements, destination);
+  const std::string& name = stored_names_.at(static_cast<size_t>(parameter));
+  const TensorView stored = set_.tensor(name);
+  if (stored.description.dtype == StoredDtype::kF8E4M3) {
+    copy_scaled_elements(stored, set_.tensor(name + kScaleSuffix), elements, destination);
+  } else {
+    copy_elements(stored, elements, destination);
   }
+  check_finite(name, elements, destination);
+  constexpr int64_t kEmbedding = 0;
+  if (head_is_tied_ && parameter == kEmbedding) check_tied_head(name, elements, destination);
 }
 
 void HfWeights::check_finite(const std::string& name, Range elements,
@@ -118,17 +140,30 @@ void HfWeights::check_finite(const std::string& name, Range elements,
       values);
 }
 
-void HfWeights::check_tied_head(Range elements, const RealSpan& embedding) const {
+void HfWeights::check_tied_head(const std::string& embedding, Range elements,
+                                const RealSpan& values_of_embedding) const {
   std::visit(
       [&](auto values) {
         std::vector<std::remove_cvref_t<decltype(values[0])>> head(values.size());
-        copy_elements(set_.tensor(kHead), elements, std::span(head));
+        copy_elements(set_.tensor(kHeadName), elements, std::span(head));
         if (std::memcmp(head.data(), values.data(), values.size_bytes()) == 0) return;
-        throw UserError(text(file_of(kHead), ": tensor '", kHead, "' differs from '", kEmbedding,
+        throw UserError(text(file_of(kHeadName), ": tensor '", kHeadName, "' differs from '",
+                             embedding,
                              "', but config.json says tie_word_embeddings; set it to false, or "
                              "remove the tensor"));
       },
-      embedding);
+      values_of_embedding);
+}
+
+std::vector<std::string> carried_tensors(const std::filesystem::path& folder,
+                                         const ModelSpec& spec) {
+  std::vector<std::string> carried;
+  if (!has_carried_tensors(spec.family) || !has_weights(folder)) return carried;
+  const SafetensorsSet set(folder);
+  for (const std::string& name : set.names()) {
+    if (is_carried_tensor(spec, name)) carried.push_back(name);
+  }
+  return carried;
 }
 
 std::vector<std::filesystem::path> hf_companion_files(const std::filesystem::path& model_folder) {
@@ -146,7 +181,7 @@ std::vector<std::filesystem::path> hf_companion_files(const std::filesystem::pat
 HfModelWriter::HfModelWriter(const std::filesystem::path& to, const ModelSpec& spec,
                              const HfExportOptions& options)
     : to_(without_trailing_slash(to)),
-      table_(spec),
+      table_(spec, options.expert_group),
       config_text_(hf_config_text(spec, torch_dtype_name(options.dtype))),
       options_(options) {
   partial_ = to_;
@@ -158,7 +193,14 @@ HfModelWriter::HfModelWriter(const std::filesystem::path& to, const ModelSpec& s
   }
   std::vector<TensorDescription> tensors;
   for (const Parameter& parameter : table_.parameters()) {
-    tensors.push_back({parameter.name, options.dtype, parameter.shape});
+    tensors.push_back({parameter.name, dtype_of(parameter), parameter.shape});
+  }
+  if (!options.carried_from.empty()) {
+    carried_.emplace(options.carried_from);
+    carried_names_ = carried_tensors(options.carried_from, spec);
+    for (const std::string& name : carried_names_) {
+      tensors.push_back(carried_->tensor(name).description);
+    }
   }
   remove_folder(partial_);  // of an export that was killed
   make_folder(partial_);
@@ -173,6 +215,17 @@ HfModelWriter::~HfModelWriter() {
   std::filesystem::remove_all(partial_, ignored);
 }
 
+StoredDtype HfModelWriter::dtype_of(const Parameter& parameter) const {
+  const bool widened = parameter.keep_float32 && options_.dtype == StoredDtype::kBF16;
+  return widened ? StoredDtype::kF32 : options_.dtype;
+}
+
+void HfModelWriter::write_carried() {
+  for (const std::string& name : carried_names_) {
+    tensors_->write(name, carried_->tensor(name).bytes);
+  }
+}
+
 void HfModelWriter::write(int64_t parameter, const RealSpan& values) {
   const Parameter& written = table_.parameters().at(static_cast<size_t>(parameter));
   LONGSPAN_CHECK(element_count(values) == written.elements(), written.name, " has ",
@@ -182,12 +235,13 @@ void HfModelWriter::write(int64_t parameter, const RealSpan& values) {
   for (int64_t begin = 0; begin < written.elements(); begin += kPieceElements) {
     const int64_t end = std::min(begin + kPieceElements, written.elements());
     bytes.clear();
-    append_elements(sub_span(values, {begin, end}), options_.dtype, bytes);
+    append_elements(sub_span(values, {begin, end}), dtype_of(written), bytes);
     tensors_->write(written.name, std::as_bytes(std::span(bytes)));
   }
 }
 
 void HfModelWriter::finish() {
+  write_carried();
   tensors_->finish();
   write_text_atomic(partial_ / "config.json", config_text_);
   for (const auto& companion : options_.companions) {

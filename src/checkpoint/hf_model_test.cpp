@@ -14,6 +14,8 @@
 #include "formats/json.h"
 #include "formats/test_folder.h"
 #include "spec/hf_config.h"
+#include "spec/parameter_names.h"
+#include "spec/presets.h"
 
 namespace longspan {
 namespace {
@@ -90,7 +92,7 @@ TEST(HfModel, EverySliceReadsBackTheBitsThatWereWritten) {
     export_model(folder, {.max_shard_bytes = max_shard_bytes});
     EXPECT_EQ(std::filesystem::exists(folder / "model.safetensors.index.json"),
               max_shard_bytes == 100);
-    const HfWeights weights(folder, parameters);
+    const HfWeights weights(folder, tiny_spec(), parameters);
     for (size_t id = 0; id < parameters.size(); ++id) {
       const std::vector<float> expected = random_values(parameters[id]);
       const int64_t elements = parameters[id].elements();
@@ -142,13 +144,13 @@ TEST(HfModel, NothingIsOverwrittenAndNothingHalfWrittenStays) {
   EXPECT_FALSE(std::filesystem::exists(test / "out.partial"));
   test.write("out.partial/model.safetensors", "of a killed export");
   export_model(test / "out", {});
-  EXPECT_NO_THROW(HfWeights(test / "out", tiny_parameters()));
+  EXPECT_NO_THROW(HfWeights(test / "out", tiny_spec(), tiny_parameters()));
 }
 
 TEST(HfModel, ErrorsNameTensorAndFile) {
   const TestFolder test;
   const auto file = (test / "model.safetensors").string();
-  const auto open = [&] { HfWeights(test.path(), tiny_parameters()); };
+  const auto open = [&] { HfWeights(test.path(), tiny_spec(), tiny_parameters()); };
 
   auto tensors = tiny_parameters();
   tensors.pop_back();
@@ -176,7 +178,7 @@ TEST(HfModel, AStoredTiedHeadMustEqualTheEmbedding) {
   std::filesystem::create_directories(test / "equal");
   write_tensors(test / "equal/model.safetensors", tensors);
   std::vector<float> slice(4);
-  HfWeights(test / "equal", tiny_parameters()).read(0, {5, 9}, std::span(slice));
+  HfWeights(test / "equal", tiny_spec(), tiny_parameters()).read(0, {5, 9}, std::span(slice));
 
   std::vector<TensorDescription> descriptions;
   for (const Parameter& t : tensors) descriptions.push_back({t.name, StoredDtype::kF32, t.shape});
@@ -188,7 +190,7 @@ TEST(HfModel, AStoredTiedHeadMustEqualTheEmbedding) {
     writer.write(d.name, bytes);
   }
   writer.finish();
-  const HfWeights other(test / "other", tiny_parameters());
+  const HfWeights other(test / "other", tiny_spec(), tiny_parameters());
   other.read(0, {8, 12}, std::span(slice));
   expect_parts(message_of([&] {
                  other.read(0, {5, 9}, std::span(slice));
@@ -213,7 +215,7 @@ TEST(HfModel, AValueThatIsNotFiniteIsRefusedWhereItIsRead) {
       writer.write(static_cast<int64_t>(id), std::span(values));
     }
     writer.finish();
-    const HfWeights weights(test / "m", parameters);
+    const HfWeights weights(test / "m", tiny_spec(), parameters);
     std::vector<float> narrow_values(4);
     std::vector<double> wide_values(4);
     const auto read = [&](Range elements, auto& values) {
@@ -224,6 +226,161 @@ TEST(HfModel, AValueThatIsNotFiniteIsRefusedWhereItIsRead) {
     EXPECT_EQ(read({1, 5}, wide_values) == "no error", std::isfinite(bad));
     EXPECT_EQ(read({3, 7}, narrow_values), "no error");  // another slice
   }
+}
+
+// A model of every kind of layer, with an image part and a prediction layer beside it.
+ModelSpec hybrid_spec() {
+  ModelSpec spec = preset_spec("glm53_flash_tiny");
+  spec.vocab_size = 7;
+  spec.hidden_size = 6;
+  spec.prediction_layers = 1;
+  return spec;
+}
+
+std::vector<TensorDescription> carried_descriptions() {
+  return {{"model.visual.merger.proj.weight", StoredDtype::kBF16, {3, 2}},
+          {"model.language_model.layers.4.eh_proj.weight", StoredDtype::kF8E4M3, {2, 3}},
+          {"model.language_model.layers.4.eh_proj.weight_scale_inv", StoredDtype::kF32, {1, 1}}};
+}
+
+std::vector<std::byte> carried_bytes(const TensorDescription& tensor) {
+  std::vector<std::byte> bytes;
+  for (int64_t i = 0; i < byte_count(tensor); ++i) bytes.push_back(static_cast<std::byte>(i + 7));
+  return bytes;
+}
+
+// A folder such as a release: parameters in bfloat16, and what is not trained here.
+void write_release(const std::filesystem::path& folder, const ModelSpec& spec) {
+  const ParameterTable table(spec);
+  std::filesystem::create_directories(folder);
+  write_text_atomic(folder / "config.json", hf_config_text(spec, "bfloat16"));
+  std::vector<TensorDescription> tensors = carried_descriptions();
+  for (const Parameter& parameter : table.parameters()) {
+    tensors.push_back({parameter.name, StoredDtype::kBF16, parameter.shape});
+  }
+  SafetensorsWriter writer(folder / "model.safetensors", tensors);
+  for (const TensorDescription& tensor : tensors) {
+    const bool ours = table.find(tensor.name) >= 0;
+    writer.write(tensor.name, ours ? std::vector<std::byte>(static_cast<size_t>(byte_count(tensor)))
+                                   : carried_bytes(tensor));
+  }
+  writer.finish();
+}
+
+TEST(HfModel, PartsThatAreNotTrainedPassThroughAnExport) {
+  const TestFolder test;
+  const ModelSpec spec = hybrid_spec();
+  write_release(test / "release", spec);
+  for (const int64_t group : {1, 3}) {
+    const auto to = test / text("out", group);
+    const ParameterTable table(spec, group);
+    HfModelWriter writer(to, spec,
+                         {.dtype = StoredDtype::kBF16,
+                          .max_shard_bytes = group == 1 ? 5'000'000'000 : 20'000,
+                          .expert_group = group,
+                          .carried_from = test / "release"});
+    for (size_t id = 0; id < table.parameters().size(); ++id) {
+      std::vector<float> values = random_values(table.parameters()[id]);
+      writer.write(static_cast<int64_t>(id), std::span(values));
+    }
+    writer.finish();
+    const SafetensorsSet set(to);
+    EXPECT_EQ(set.files().size() > 1, group != 1);
+    for (const TensorDescription& tensor : carried_descriptions()) {
+      EXPECT_EQ(set.tensor(tensor.name).description, tensor);
+      const auto bytes = set.tensor(tensor.name).bytes;
+      EXPECT_EQ(std::vector<std::byte>(bytes.begin(), bytes.end()), carried_bytes(tensor));
+    }
+    // What must not be rounded is not, though the rest is.
+    for (const Parameter& parameter : table.parameters()) {
+      EXPECT_EQ(set.tensor(parameter.name).description.dtype,
+                parameter.keep_float32 ? StoredDtype::kF32 : StoredDtype::kBF16)
+          << parameter.name;
+    }
+    const HfWeights weights(to, spec, table.parameters());
+    std::vector<float> base(4);
+    weights.read(table.layer(0).hyper_ffn_base, {1, 5}, std::span(base));
+    const auto expected =
+        random_values({.name = "model.language_model.layers.0.hc_ffn_base", .shape = {24}});
+    EXPECT_EQ(base, std::vector<float>(expected.begin() + 1, expected.begin() + 5));
+  }
+  // Names of other models' parts are not known.
+  ModelSpec without = spec;
+  without.prediction_layers = 0;
+  const ParameterTable table(without);
+  expect_parts(message_of([&] { HfWeights(test / "release", without, table.parameters()); }),
+               {"layers.4.eh_proj", "belongs to no parameter"});
+}
+
+TEST(HfModel, DensePartsOfKimiLinearHaveTwoNames) {
+  const TestFolder test;
+  ModelSpec spec = preset_spec("kimi_linear_tiny");
+  spec.vocab_size = 7;
+  const ParameterTable table(spec);
+  std::vector<Parameter> tensors = table.parameters();
+  for (Parameter& tensor : tensors) {
+    const std::string other = other_name(spec, tensor.name);
+    if (!other.empty()) tensor.name = other;
+  }
+  write_tensors(test / "model.safetensors", tensors);
+  EXPECT_EQ(table.find("model.layers.0.block_sparse_moe.up_proj.weight"), -1);
+  std::vector<float> slice(3);
+  HfWeights(test.path(), spec, table.parameters())
+      .read(table.layer(0).up_proj, {0, 3}, std::span(slice));
+}
+
+// 8-bit payloads in blocks of 128 x 128, against the definition.
+TEST(HfModel, ScaledBlocksAreWidened) {
+  const TestFolder test;
+  const std::vector<Parameter> parameters = {{.name = "w.weight", .shape = {200, 300}}};
+  const TensorDescription payload{"w.weight", StoredDtype::kF8E4M3, {200, 300}};
+  const TensorDescription scales{"w.weight_scale_inv", StoredDtype::kF32, {2, 3}};
+  const std::array<float, 6> scale_values = {1, 0.5F, 3.1F, -2, 1e-3F, 7};
+  std::vector<std::byte> bytes;
+  for (int64_t i = 0; i < 200 * 300; ++i) {
+    const auto bits = static_cast<uint8_t>(i * 37 % 251);
+    bytes.push_back(static_cast<std::byte>((bits & 0x7f) == 0x7f ? 0 : bits));
+  }
+  const auto write = [&](const std::vector<TensorDescription>& tensors) {
+    std::filesystem::remove(test / "model.safetensors");
+    SafetensorsWriter writer(test / "model.safetensors", tensors);
+    writer.write(payload.name, bytes);
+    if (tensors.size() == 2) {
+      writer.write(scales.name, std::as_bytes(std::span(scale_values))
+                                    .first(static_cast<size_t>(byte_count(tensors[1]))));
+    }
+    writer.finish();
+  };
+  write({payload, scales});
+  const HfWeights weights(test.path(), tiny_spec(), parameters);
+  RandomStream random(2, "scaled");
+  for (int trial = 0; trial < 50; ++trial) {
+    const int64_t begin = random.between(0, 200 * 300), end = random.between(begin, 200 * 300);
+    std::vector<double> values(static_cast<size_t>(end - begin));
+    weights.read(0, {begin, end}, std::span(values));
+    for (int64_t i = begin; i < end; i += 7) {
+      const auto bits = std::to_integer<int>(bytes[static_cast<size_t>(i)]);
+      const int exponent = (bits >> 3) & 15, mantissa = bits & 7;
+      double expected =
+          exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+      if ((bits & 0x80) != 0) expected = -expected;
+      expected *=
+          static_cast<double>(scale_values[static_cast<size_t>(i / 300 / 128 * 3 + i % 300 / 128)]);
+      ASSERT_EQ(values[static_cast<size_t>(i - begin)], expected) << i;
+    }
+  }
+  const auto open = [&] { HfWeights(test.path(), tiny_spec(), parameters); };
+  write({payload});
+  expect_parts(message_of(open), {"'w.weight' is F8_E4M3", "w.weight_scale_inv", "[2, 3]"});
+  write({payload, {scales.name, StoredDtype::kF32, {3, 2}}});
+  expect_parts(message_of(open), {"'w.weight' is F8_E4M3", "[2, 3]"});
+  bytes[0] = std::byte{0x7f};
+  write({payload, scales});
+  std::vector<float> value(1);
+  expect_parts(message_of([&] {
+                 HfWeights(test.path(), tiny_spec(), parameters).read(0, {0, 1}, std::span(value));
+               }),
+               {"w.weight", "nan", "finite"});
 }
 
 // Every 16-bit pattern, against what the exponent and mantissa mean.

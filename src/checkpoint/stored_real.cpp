@@ -1,13 +1,17 @@
 #include "checkpoint/stored_real.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 #include "formats/little_endian.h"
 
 namespace longspan {
 namespace {
+
+constexpr int64_t kScaleBlock = 128;
 
 float widen_bfloat16(uint16_t bits) {
   return std::bit_cast<float>(uint32_t{bits} << 16);
@@ -22,6 +26,19 @@ float widen_float16(uint16_t bits) {
     return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
   }
   const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;  // subnormal, exact
+  return sign != 0 ? -magnitude : magnitude;
+}
+
+// Sign, 4 bits of exponent with bias 7, 3 of mantissa; no infinities, one not-a-number.
+float widen_float8(uint8_t bits) {
+  const uint32_t sign = uint32_t{bits & 0x80u} << 24;
+  const uint32_t exponent = (bits >> 3) & 0xfu;
+  const uint32_t mantissa = bits & 0x7u;
+  if ((bits & 0x7fu) == 0x7fu) return std::numeric_limits<float>::quiet_NaN();
+  if (exponent != 0) {
+    return std::bit_cast<float>(sign | ((exponent + 120) << 23) | (mantissa << 20));
+  }
+  const float magnitude = static_cast<float>(mantissa) * 0x1p-9f;  // subnormal, exact
   return sign != 0 ? -magnitude : magnitude;
 }
 
@@ -53,6 +70,28 @@ void copy_as(std::span<const std::byte> bytes, Range elements, std::span<Real> d
     std::memcpy(&stored, from, sizeof(Stored));
     from += sizeof(Stored);
     value = static_cast<Real>(widen(stored));
+  }
+}
+
+template <typename Real>
+void copy_scaled(const TensorView& matrix, const TensorView& scales, Range elements,
+                 std::span<Real> destination) {
+  const int64_t columns = matrix.description.shape[1];
+  const int64_t scale_columns = scales.description.shape[1];
+  Real* out = destination.data();
+  for (int64_t i = elements.begin; i < elements.end;) {  // runs of one row and one block
+    const int64_t row = i / columns, column = i % columns;
+    const int64_t block_end = std::min(columns, (column / kScaleBlock + 1) * kScaleBlock);
+    const int64_t run_end = std::min(elements.end, i + block_end - column);
+    const int64_t block = row / kScaleBlock * scale_columns + column / kScaleBlock;
+    const auto scale =
+        load_little_endian<float>(scales.bytes, block * static_cast<int64_t>(sizeof(float)));
+    for (; i < run_end; ++i) {
+      const float payload =
+          widen_float8(static_cast<uint8_t>(matrix.bytes[static_cast<size_t>(i)]));
+      // The product of the two is exact in float64.
+      *out++ = static_cast<Real>(static_cast<double>(payload) * static_cast<double>(scale));
+    }
   }
 }
 
@@ -96,6 +135,27 @@ void copy_elements(const TensorView& tensor, Range elements, const RealSpan& des
         }
       },
       destination);
+}
+
+std::vector<int64_t> block_scale_shape(const std::vector<int64_t>& matrix) {
+  std::vector<int64_t> shape;
+  for (const int64_t extent : matrix) shape.push_back((extent + kScaleBlock - 1) / kScaleBlock);
+  return shape;
+}
+
+void copy_scaled_elements(const TensorView& matrix, const TensorView& scales, Range elements,
+                          const RealSpan& destination) {
+  const TensorDescription& described = matrix.description;
+  LONGSPAN_CHECK(described.dtype == StoredDtype::kF8E4M3 && described.shape.size() == 2,
+                 described.name, " is no matrix of F8_E4M3");
+  LONGSPAN_CHECK(scales.description.dtype == StoredDtype::kF32 &&
+                     scales.description.shape == block_scale_shape(described.shape),
+                 scales.description.name, " does not hold the scales of ", described.name);
+  LONGSPAN_CHECK(elements.size() == element_count(destination) &&
+                     Range(0, element_count(described)).contains(elements),
+                 "elements ", elements, " of ", described.name, ", destination ",
+                 element_count(destination));
+  std::visit([&](auto values) { copy_scaled(matrix, scales, elements, values); }, destination);
 }
 
 void append_elements(const RealSpan& values, StoredDtype dtype, std::string& bytes) {

@@ -336,7 +336,7 @@ TEST(ExportCheckpoint, WritesTheWeightsOfAnyMesh) {
   });
   export_checkpoint(resolve_checkpoint(test / "run"), test / "out", {});
   EXPECT_EQ(read_text(test / "out/tokenizer.json"), "{}");
-  const HfWeights weights(test / "out", parameters);
+  const HfWeights weights(test / "out", spec, parameters);
   const std::vector<ParameterRecord> records = parameter_records(parameters);
   for (size_t id = 0; id < parameters.size(); ++id) {
     std::vector<float> values(static_cast<size_t>(parameters[id].elements()));
@@ -347,6 +347,51 @@ TEST(ExportCheckpoint, WritesTheWeightsOfAnyMesh) {
                                array, records[id].begin + static_cast<int64_t>(e), 9)));
     }
   }
+}
+
+// A model with experts saved by an expert group, which began with a release that holds more than
+// the parameters.
+TEST(ExportCheckpoint, ExpertsAndCarriedTensors) {
+  const TestFolder test;
+  ModelSpec spec = preset_spec("glm53_flash_tiny");
+  spec.vocab_size = 11;
+  const TensorDescription image{"model.visual.pos_embed.weight", StoredDtype::kBF16, {2}};
+  std::filesystem::create_directories(test / "release");
+  SafetensorsWriter release(test / "release/model.safetensors", {image});
+  release.write(image.name, std::vector<std::byte>(4, std::byte{9}));
+  release.finish();
+  for (const int64_t group : {1, 4}) {
+    SCOPED_TRACE(text("expert group ", group));
+    const ParameterTable table(spec, group);
+    const std::vector<Parameter>& parameters = table.parameters();
+    const auto run = test / text("run", group);
+    run_ranks(2, {}, [&](Communicator& comm) {
+      const OwnedArrays<float> owned(parameters, comm.rank(), 2, 2, 9);
+      SaveRequest request = request_of(owned.arrays, 9, 2, 2);
+      request.parameters = parameter_records(parameters);
+      request.files = model_files(spec, {}, test / "release");
+      save_train_state(comm, run, request);
+    });
+    export_checkpoint(resolve_checkpoint(run), test / text("out", group), {});
+    EXPECT_EQ(SafetensorsSet(test / text("out", group)).tensor(image.name).bytes[3], std::byte{9});
+    const HfWeights weights(test / text("out", group), spec, parameters);
+    const std::vector<ParameterRecord> records = parameter_records(parameters);
+    for (size_t id = 0; id < parameters.size(); id += 5) {
+      std::vector<float> first(1);
+      weights.read(static_cast<int64_t>(id), {0, 1}, std::span(first));
+      const std::string array = state_array_name(records[id].unit, "weights");
+      EXPECT_EQ(first[0], static_cast<float>(element_value(array, records[id].begin, 9)))
+          << parameters[id].name;
+    }
+  }
+  std::filesystem::rename(test / "release", test / "elsewhere");
+  const auto export_again = [&](HfExportOptions options) {
+    export_checkpoint(resolve_checkpoint(test / "run1"), test / "again", std::move(options));
+  };
+  EXPECT_THROW(export_again({}), UserError);
+  EXPECT_FALSE(std::filesystem::exists(test / "again"));
+  export_again({.carried_from = test / "elsewhere"});
+  EXPECT_TRUE(SafetensorsSet(test / "again").contains(image.name));
 }
 
 }  // namespace

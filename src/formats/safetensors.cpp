@@ -66,6 +66,11 @@ std::filesystem::path find_weights(const std::filesystem::path& path) {
 
 }  // namespace
 
+bool has_weights(const std::filesystem::path& folder) {
+  return std::filesystem::exists(folder / kSingleName) ||
+         std::filesystem::exists(folder / kIndexName);
+}
+
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
     : file_(path),
       header_(parse_safetensors_header(file_.bytes(), path.string())),

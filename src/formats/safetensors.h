@@ -22,6 +22,9 @@
 
 namespace longspan {
 
+// Whether a model folder holds weights in one of these two forms.
+bool has_weights(const std::filesystem::path& folder);
+
 struct TensorView {
   const TensorDescription& description;
   std::span<const std::byte> bytes;

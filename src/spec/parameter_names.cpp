@@ -20,8 +20,12 @@ const char* expert_prefix(ModelFamily family) {
   return family == ModelFamily::kKimiLinear ? "block_sparse_moe." : "mlp.";
 }
 
+bool has_carried_tensors(ModelFamily family) {
+  return family == ModelFamily::kGlm5Next;
+}
+
 bool is_carried_tensor(const ModelSpec& spec, std::string_view name) {
-  if (spec.family != ModelFamily::kGlm5Next) return false;
+  if (!has_carried_tensors(spec.family)) return false;
   if (name.starts_with("model.visual.")) return true;
   for (int64_t i = 0; i < spec.prediction_layers; ++i) {
     if (name.starts_with(layer_prefix(spec.family, spec.num_layers + i))) return true;

@@ -28,6 +28,9 @@ const char* expert_prefix(ModelFamily family);
 // prediction layers. They are neither run nor trained.
 bool is_carried_tensor(const ModelSpec& spec, std::string_view name);
 
+// Whether folders of this family may hold such tensors at all.
+bool has_carried_tensors(ModelFamily family);
+
 // Another name under which folders written by other programs hold a parameter; empty if there is
 // none. transformers writes the dense parts of kimi_linear as if they were experts.
 std::string other_name(const ModelSpec& spec, const std::string& name);

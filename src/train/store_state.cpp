@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "checkpoint/agreement.h"
+#include "spec/hf_config.h"
 
 namespace longspan {
 namespace {
@@ -37,7 +38,7 @@ void load_hf_weights(ParameterStore& store, Communicator& comm,
                      const std::filesystem::path& folder) {
   const std::string op = text("load weights of ", folder.string());
   std::optional<HfWeights> weights;
-  agree(comm, op, [&] { weights.emplace(folder, store.parameters()); });
+  agree(comm, op, [&] { weights.emplace(folder, load_hf_config(folder), store.parameters()); });
   fill_weights(store, comm, op, [&](ParameterId id, Range elements, const RealSpan& destination) {
     weights->read(id, elements, destination);
   });
@@ -79,8 +80,10 @@ void export_weights(ParameterStore& store, Communicator& comm, const ModelSpec& 
   const bool is_writer = comm.rank() == 0;
   const ParameterLayout& layout = store.layout();
   std::optional<HfModelWriter> writer;
+  HfExportOptions of_store = options;
+  of_store.expert_group = layout.expert_group();
   agree(comm, op, [&] {
-    if (is_writer) writer.emplace(to, spec, options);
+    if (is_writer) writer.emplace(to, spec, of_store);
   });
   for (int64_t unit = 0; unit < layout.num_units(); ++unit) {
     const RealSpan weights = store.gather_master(unit, op);

@@ -195,7 +195,7 @@ HfModelWriter::HfModelWriter(const std::filesystem::path& to, const ModelSpec& s
   for (const Parameter& parameter : table_.parameters()) {
     tensors.push_back({parameter.name, dtype_of(parameter), parameter.shape});
   }
-  if (!options.carried_from.empty()) {
+  if (!options.carried_from.empty() && has_carried_tensors(spec.family)) {
     carried_.emplace(options.carried_from);
     carried_names_ = carried_tensors(options.carried_from, spec);
     for (const std::string& name : carried_names_) {

@@ -105,19 +105,26 @@ at::Tensor rope(const at::Tensor& q_THK, const std::shared_ptr<const RopeTable>&
 }
 
 at::Tensor swiglu_linear(const ParameterAccess& access, const at::Tensor& gate_TF,
-                         const at::Tensor& up_TF, ParameterId weight,
-                         const at::Tensor& residual_TC) {
+                         const at::Tensor& up_TF, ParameterId weight, const at::Tensor& residual_TC,
+                         double limit) {
+  const bool has_residual = residual_TC.defined();
   at::Tensor y;
   {
     const AutoGradMode off(false);
-    y = at::addmm(residual_TC, swiglu(gate_TF, up_TF), access.weights->weight(weight).t());
+    const at::Tensor product = swiglu(gate_TF, up_TF, limit);
+    const at::Tensor transposed = access.weights->weight(weight).t();
+    y = has_residual ? at::addmm(residual_TC, product, transposed) : at::mm(product, transposed);
   }
-  connect({y}, {gate_TF, up_TF, residual_TC}, {gate_TF, up_TF},
-          [access, weight](const Tensors& dy, const Tensors& saved) {
+  Tensors inputs = {gate_TF, up_TF};
+  if (has_residual) inputs.push_back(residual_TC);
+  connect({y}, inputs, {gate_TF, up_TF},
+          [access, weight, has_residual, limit](const Tensors& dy, const Tensors& saved) {
             const at::Tensor dup = at::mm(dy[0], access.weights->weight(weight));
-            const SwigluGradient gradient = swiglu_backward(saved[0], saved[1], dup);
+            const SwigluGradient gradient = swiglu_backward(saved[0], saved[1], dup, limit);
             add_weight_gradient(access, weight, dy[0], gradient.y);
-            return Tensors{gradient.dgate, dup, dy[0]};
+            Tensors gradients = {gradient.dgate, dup};
+            if (has_residual) gradients.push_back(dy[0]);
+            return gradients;
           });
   return y;
 }

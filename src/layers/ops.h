@@ -20,6 +20,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/cpu/swiglu.h"
 #include "layers/parameter_access.h"
 
 namespace longspan {
@@ -45,9 +46,10 @@ at::Tensor head_norm(const ParameterAccess& access, const at::Tensor& q_THK, Par
 // Rotary embedding, rotate-half convention.
 at::Tensor rope(const at::Tensor& q_THK, const std::shared_ptr<const RopeTable>& table);
 
-// (silu(gate) * up) W^T + residual.
+// (silu(gate) * up) W^T + residual. The residual may be an undefined tensor: none. A finite limit
+// clamps gate and up (kernels/cpu/swiglu.h).
 at::Tensor swiglu_linear(const ParameterAccess& access, const at::Tensor& gate_TF,
-                         const at::Tensor& up_TF, ParameterId weight,
-                         const at::Tensor& residual_TC);
+                         const at::Tensor& up_TF, ParameterId weight, const at::Tensor& residual_TC,
+                         double limit = kNoSwigluLimit);
 
 }  // namespace longspan

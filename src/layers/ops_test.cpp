@@ -108,6 +108,18 @@ std::vector<Case> cases(int64_t T, at::ScalarType type) {
                       return Tensors{(in[0] * in[0].sigmoid() * in[1]).mm(w[0].t()) + in[2]};
                     },
                     [=](const Tensors&) { return 2 * T * F + T * C + T * C; }});
+  result.push_back({"swiglu_linear with a limit, without a residual",
+                    {{C, F}},
+                    {{T, F}, {T, F}},
+                    [](const ParameterAccess& access, const Tensors& in) {
+                      return Tensors{swiglu_linear(access, in[0], in[1], 0, {}, 0.75)};
+                    },
+                    [](const Tensors& w, const Tensors& in) {
+                      const at::Tensor gate = in[0].clamp_max(0.75);
+                      return Tensors{
+                          (gate * gate.sigmoid() * in[1].clamp(-0.75, 0.75)).mm(w[0].t())};
+                    },
+                    [=](const Tensors&) { return 2 * T * F + T * C; }});
   result.push_back({"project",
                     {{C, F}},
                     {{T, F}},

@@ -9,7 +9,7 @@
 #include "device/device.h"
 #include "kernels/cpu/rms_norm.h"
 #include "kernels/cpu/rope.h"
-#include "kernels/cpu/swiglu.h"
+#include "layers/cpu_only.h"
 #include "layers/cuda_ops.h"
 #include "layers/parallel_ranges.h"
 #include "layers/real_types.h"
@@ -145,15 +145,16 @@ at::Tensor rotate(const at::Tensor& q_THK, const RopeTable& table, int direction
   return rotated;
 }
 
-at::Tensor swiglu(const at::Tensor& gate_TF, const at::Tensor& up_TF) {
+at::Tensor swiglu(const at::Tensor& gate_TF, const at::Tensor& up_TF, double limit) {
   check_same(gate_TF, up_TF);
+  if (limit != kNoSwigluLimit) require_cpu(gate_TF, "feed-forward layers with a SwiGLU limit");
   if constexpr (kBuiltWithCuda) {
     if (gate_TF.is_cuda()) return cuda_swiglu(gate_TF, up_TF);
   }
   at::Tensor y = at::empty_like(gate_TF);
   for_real_type(y.scalar_type(), [&]<typename Real>() {
     parallel_ranges({0, y.numel()}, kGrainElements, [&](Range part) {
-      swiglu_forward(gate_TF.const_data_ptr<Real>(), up_TF.const_data_ptr<Real>(), part,
+      swiglu_forward(gate_TF.const_data_ptr<Real>(), up_TF.const_data_ptr<Real>(), limit, part,
                      y.mutable_data_ptr<Real>());
     });
   });
@@ -161,9 +162,10 @@ at::Tensor swiglu(const at::Tensor& gate_TF, const at::Tensor& up_TF) {
 }
 
 SwigluGradient swiglu_backward(const at::Tensor& gate_TF, const at::Tensor& up_TF,
-                               const at::Tensor& dy_TF) {
+                               const at::Tensor& dy_TF, double limit) {
   check_same(gate_TF, up_TF);
   check_same(gate_TF, dy_TF);
+  if (limit != kNoSwigluLimit) require_cpu(gate_TF, "feed-forward layers with a SwiGLU limit");
   if constexpr (kBuiltWithCuda) {
     if (gate_TF.is_cuda()) return cuda_swiglu_backward(gate_TF, up_TF, dy_TF);
   }
@@ -171,7 +173,7 @@ SwigluGradient swiglu_backward(const at::Tensor& gate_TF, const at::Tensor& up_T
   for_real_type(gate_TF.scalar_type(), [&]<typename Real>() {
     parallel_ranges({0, gate_TF.numel()}, kGrainElements, [&](Range part) {
       Real* dy = dy_TF.mutable_data_ptr<Real>();
-      swiglu_backward(gate_TF.const_data_ptr<Real>(), up_TF.const_data_ptr<Real>(), dy, part,
+      swiglu_backward(gate_TF.const_data_ptr<Real>(), up_TF.const_data_ptr<Real>(), limit, dy, part,
                       gradient.y.mutable_data_ptr<Real>(), gradient.dgate.mutable_data_ptr<Real>(),
                       dy);
     });

@@ -13,6 +13,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "kernels/cpu/swiglu.h"
 #include "layers/rope_table.h"
 
 namespace longspan {
@@ -39,9 +40,11 @@ void norm_backward(const at::Tensor& x, const at::Tensor& weight, const at::Tens
 // q [T, H, K]; direction +1 is the forward, -1 the backward.
 at::Tensor rotate(const at::Tensor& q_THK, const RopeTable& table, int direction);
 
-at::Tensor swiglu(const at::Tensor& gate_TF, const at::Tensor& up_TF);
+// A finite limit clamps gate and up (kernels/cpu/swiglu.h).
+at::Tensor swiglu(const at::Tensor& gate_TF, const at::Tensor& up_TF,
+                  double limit = kNoSwigluLimit);
 // `dy` becomes dup, in place.
 SwigluGradient swiglu_backward(const at::Tensor& gate_TF, const at::Tensor& up_TF,
-                               const at::Tensor& dy_TF);
+                               const at::Tensor& dy_TF, double limit = kNoSwigluLimit);
 
 }  // namespace longspan

@@ -182,29 +182,62 @@ TYPED_TEST(OpsTest, Rope) {
 
 TYPED_TEST(OpsTest, SwiGlu) {
   using Real = TypeParam;
-  for (uint64_t seed = 0; seed < 20; ++seed) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
     RandomStream random(seed, "swiglu");
+    const double limit = seed % 2 == 0 ? kNoSwigluLimit : 1.5;
     const int64_t n = random.between(1, 50);
     Doubles gate = random_values(random, n, 3);
-    Doubles up = random_values(random, n);
+    Doubles up = random_values(random, n, 2);
+    // Finite differences do not see a kink.
+    for (Doubles* values : {&gate, &up}) {
+      for (double& value : *values) value += std::abs(std::abs(value) - 1.5) < 0.01 ? 0.1 : 0.0;
+    }
     Doubles dy = random_values(random, n);
     const auto gate_real = cast<Real>(gate);
     const auto up_real = cast<Real>(up);
     auto dup = cast<Real>(dy);
     auto y = poisoned<Real>(n);
-    swiglu_forward(gate_real.data(), up_real.data(), {0, n}, y.data());
-    EXPECT_LT(relative_error(y, reference::swiglu(gate, up)), 8 * kEpsilon<Real>);
+    swiglu_forward(gate_real.data(), up_real.data(), limit, {0, n}, y.data());
+    EXPECT_LT(relative_error(y, reference::swiglu(gate, up, limit)), 8 * kEpsilon<Real>);
     auto again = poisoned<Real>(n);
     auto dgate = poisoned<Real>(n);
-    swiglu_backward(gate_real.data(), up_real.data(), dup.data(), {0, n}, again.data(),
+    swiglu_backward(gate_real.data(), up_real.data(), limit, dup.data(), {0, n}, again.data(),
                     dgate.data(), dup.data());
-    EXPECT_LT(relative_error(again, reference::swiglu(gate, up)), 8 * kEpsilon<Real>);
-    auto objective_gate = [&](const Doubles& at) { return dot(reference::swiglu(at, up), dy); };
-    auto objective_up = [&](const Doubles& at) { return dot(reference::swiglu(gate, at), dy); };
+    EXPECT_LT(relative_error(again, reference::swiglu(gate, up, limit)), 8 * kEpsilon<Real>);
+    auto objective_gate = [&](const Doubles& at) {
+      return dot(reference::swiglu(at, up, limit), dy);
+    };
+    auto objective_up = [&](const Doubles& at) {
+      return dot(reference::swiglu(gate, at, limit), dy);
+    };
     EXPECT_LT(relative_error(dgate, finite_difference(gate, objective_gate)), kGradientBound<Real>);
     EXPECT_LT(relative_error(dup, finite_difference(up, objective_up)), kGradientBound<Real>);
   }
+}
+
+// At the limit itself the gradient passes; the gate has no lower limit; NaN stays NaN.
+TYPED_TEST(OpsTest, SwiGluLimit) {
+  using Real = TypeParam;
+  const Real nan = std::numeric_limits<Real>::quiet_NaN();
+  const std::vector<Real> gate = {2, Real(2.5), -50, 1, 1, nan, 1};
+  const std::vector<Real> up = {2, 1, -2, -3, 3, 1, nan};
+  const std::vector<Real> ones(gate.size(), 1);
+  auto y = poisoned<Real>(7);
+  auto dgate = poisoned<Real>(7);
+  auto dup = poisoned<Real>(7);
+  swiglu_backward(gate.data(), up.data(), 2.0, ones.data(), {0, 7}, y.data(), dgate.data(),
+                  dup.data());
+  EXPECT_NE(dgate[0], 0);
+  EXPECT_NE(dup[0], 0);
+  EXPECT_EQ(dgate[1], 0);
+  EXPECT_NE(dgate[2], 0);
+  EXPECT_NE(dup[2], 0);
+  EXPECT_EQ(dup[3], 0);
+  EXPECT_EQ(dup[4], 0);
+  EXPECT_EQ(y[3], -y[4]);
+  EXPECT_TRUE(std::isnan(y[5]) && std::isnan(dgate[5]));
+  EXPECT_TRUE(std::isnan(y[6]) && std::isnan(dgate[6]));
 }
 
 TYPED_TEST(OpsTest, CrossEntropy) {

@@ -54,6 +54,18 @@ void RowStore::add_entries(const Range& line, int32_t source, int64_t first_row)
   }
 }
 
+std::vector<Range> RowStore::lines() const {
+  std::vector<Range> lines;
+  for (const auto& [begin, entry] : entries_) {
+    if (!lines.empty() && lines.back().end == begin) {
+      lines.back().end = entry.line.end;
+    } else {
+      lines.push_back(entry.line);
+    }
+  }
+  return lines;
+}
+
 std::vector<RowStore::Piece> RowStore::find(const Range& line) const {
   std::vector<Piece> pieces;
   int64_t position = line.begin;

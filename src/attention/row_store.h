@@ -40,6 +40,8 @@ class RowStore {
   const std::vector<at::Tensor>& tensors(int32_t source) const {
     return sources_[static_cast<size_t>(source)];
   }
+  // All lines that have a row here, normalized.
+  std::vector<Range> lines() const;
   // The pieces of the range in line order; InternalError naming the first missing line position.
   std::vector<Piece> find(const Range& line) const;
   // The range's rows of every tensor: views where they lie in one source, else joined copies.

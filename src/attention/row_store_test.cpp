@@ -29,6 +29,8 @@ TEST(RowStore, FindsRowsWhereTheyLie) {
   EXPECT_THROW(store.find({24, 41}), InternalError);
   EXPECT_THROW(store.find({9, 11}), InternalError);
   EXPECT_THROW(store.find({49, 51}), InternalError);
+  EXPECT_EQ(store.lines(), (std::vector<Range>{{10, 25}, {40, 50}}));
+  EXPECT_TRUE(RowStore().lines().empty());
 }
 
 TEST(RowStore, ViewsOneSourceAndJoinsSeveral) {

@@ -63,6 +63,8 @@ class TokenLayout {
   static TokenLayout from_borders(const std::vector<int64_t>& document_lengths, int num_chunks,
                                   int num_ranks, std::vector<int64_t> borders);
 
+  bool operator==(const TokenLayout&) const = default;
+
   int num_chunks() const { return num_chunks_; }
   int num_ranks() const { return num_ranks_; }
   int64_t num_tokens() const { return document_begin_.back(); }

@@ -175,27 +175,34 @@ template <typename Real>
 void differentiate_diagonal(const KdaStretch<Real>& chunk, int64_t first, int64_t end,
                             Strip<Real> d_q, Buffers<Real>& work) {
   const int64_t K = work.K;
-  Real* exponent = work.row.data();
+  Real* between = work.row.data();  // decay from row j to row i
   for (int64_t j = first; j < end; ++j) {
     const Real* k_j = chunk.k.row(j);
+    const Real* q_j = chunk.q.row(j);
     Real* right = work.right.data() + j * K;
-    std::fill_n(exponent, K, Real{0});
-    for (int64_t i = j; i < end; ++i) {
+    Real* d_q_j = d_q.row(j);
+    const Real on_itself = work.d_p[static_cast<size_t>(j * C + j)];
+#pragma omp simd
+    for (int64_t d = 0; d < K; ++d) {
+      between[d] = 1;
+      d_q_j[d] += on_itself * k_j[d];
+      right[d] += on_itself * q_j[d];
+    }
+    for (int64_t i = j + 1; i < end; ++i) {
       const Real* k_i = chunk.k.row(i);
       const Real* q_i = chunk.q.row(i);
-      const Real* g_i = chunk.g.row(i);
+      const Real* own_decay = work.own_decay.data() + i * K;
       Real* left = work.left.data() + i * K;
       Real* d_q_i = d_q.row(i);
-      const Real on = i == j ? Real{0} : Real{1};
       const Real d_p = work.d_p[static_cast<size_t>(i * C + j)];
       const Real d_b = work.d_b[static_cast<size_t>(i * C + j)];
 #pragma omp simd
       for (int64_t d = 0; d < K; ++d) {
-        exponent[d] += on * g_i[d];
-        const Real decayed = decay(exponent[d]);
-        d_q_i[d] += d_p * k_j[d] * decayed;
-        left[d] += d_b * k_j[d] * decayed;
-        right[d] += (d_b * k_i[d] + d_p * q_i[d]) * decayed;
+        between[d] *= own_decay[d];
+        const Real decayed = k_j[d] * between[d];
+        d_q_i[d] += d_p * decayed;
+        left[d] += d_b * decayed;
+        right[d] += (d_b * k_i[d] + d_p * q_i[d]) * between[d];
       }
     }
   }

@@ -26,6 +26,7 @@ void fill_decayed_rows(const KdaStretch<Real>& chunk, Buffers<Real>& work) {
       }
       std::fill_n(local, K, Real{0});
     }
+    Real* own_decay = work.own_decay.data() + at;
     Real* from_block = work.from_block.data() + at;
     Real* from_start = work.from_start.data() + at;
     Real* q_local = work.q_local.data() + at;
@@ -36,6 +37,7 @@ void fill_decayed_rows(const KdaStretch<Real>& chunk, Buffers<Real>& work) {
 #pragma omp simd
     for (int64_t d = 0; d < K; ++d) {
       local[d] += g[d];
+      own_decay[d] = decay(g[d]);
       from_block[d] = decay(local[d]);
       from_start[d] = decay(base[d] + local[d]);
       q_local[d] = q[d] * from_block[d];
@@ -51,26 +53,28 @@ template <typename Real>
 void fill_diagonal_block(const KdaStretch<Real>& chunk, int64_t first, int64_t end,
                          Buffers<Real>& work) {
   const int64_t K = work.K;
-  Real* exponent = work.row.data();
+  Real* decayed = work.row.data();  // k_j on its way to row i
   for (int64_t j = first; j < end; ++j) {
-    const Real* k_j = chunk.k.row(j);
-    std::fill_n(exponent, K, Real{0});
-    for (int64_t i = j; i < end; ++i) {
+    std::copy_n(chunk.k.row(j), K, decayed);
+    Real on_itself = 0;
+    const Real* q_j = chunk.q.row(j);
+#pragma omp simd reduction(+ : on_itself)
+    for (int64_t d = 0; d < K; ++d) on_itself += q_j[d] * decayed[d];
+    work.p[static_cast<size_t>(j * kKdaChunkRows + j)] = on_itself;
+    for (int64_t i = j + 1; i < end; ++i) {
       const Real* k_i = chunk.k.row(i);
       const Real* q_i = chunk.q.row(i);
-      const Real* g_i = chunk.g.row(i);
-      const Real on = i == j ? Real{0} : Real{1};
+      const Real* own_decay = work.own_decay.data() + i * K;
       Real of_k = 0;
       Real of_q = 0;
 #pragma omp simd reduction(+ : of_k, of_q)
       for (int64_t d = 0; d < K; ++d) {
-        exponent[d] += on * g_i[d];
-        const Real decayed = k_j[d] * decay(exponent[d]);
-        of_k += k_i[d] * decayed;
-        of_q += q_i[d] * decayed;
+        decayed[d] *= own_decay[d];
+        of_k += k_i[d] * decayed[d];
+        of_q += q_i[d] * decayed[d];
       }
+      work.b[static_cast<size_t>(i * kKdaChunkRows + j)] = of_k;
       work.p[static_cast<size_t>(i * kKdaChunkRows + j)] = of_q;
-      if (i > j) work.b[static_cast<size_t>(i * kKdaChunkRows + j)] = of_k;
     }
   }
 }
@@ -143,8 +147,8 @@ KdaScratch<Real>::Buffers::Buffers(const LinearAttentionShape& shape)
     values.resize(static_cast<size_t>(count));
   };
   for (std::vector<Real>* rows :
-       {&from_block, &from_start, &to_end, &q_plus, &k_plus, &k_minus, &exponent, &earlier_decay,
-        &earlier_k, &q_local, &k_local, &d_q_plus, &d_k_minus, &left, &right}) {
+       {&own_decay, &from_block, &from_start, &to_end, &q_plus, &k_plus, &k_minus, &exponent,
+        &earlier_decay, &earlier_k, &q_local, &k_local, &d_q_plus, &d_k_minus, &left, &right}) {
     size(*rows, C * K);
   }
   for (std::vector<Real>* square : {&b, &p, &d_b, &d_p}) size(*square, C * C);

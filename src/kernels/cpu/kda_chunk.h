@@ -8,7 +8,7 @@
 // Numbers: exp(-G_j) alone may overflow, and differences of long sums lose bits. Rows are therefore
 // taken in blocks of 16 with sums that start at block borders: for a query block and an earlier
 // row, one factor is exp(sum from the block's start), the other exp(sum up to it), both at most 1;
-// within a block the sum is formed pair by pair.
+// within a block the decays themselves are multiplied, row by row.
 // Thread contract: as kda.h.
 #pragma once
 
@@ -31,6 +31,7 @@ struct KdaScratch<Real>::Buffers {
 
   int64_t K;
   int64_t V;
+  std::vector<Real> own_decay;   // exp(g) [C, K]
   std::vector<Real> from_block;  // exp(sum of g from the row's block's start) [C, K]
   std::vector<Real> from_start;  // exp(G) [C, K]
   std::vector<Real> to_end;      // exp(G_C - G) [C, K]

@@ -29,6 +29,7 @@ struct MixCase {
   bool repeat = false;
   bool random_plans = false;
   LatentTravel travel = LatentTravel::kAuto;
+  at::ScalarType type = at::kDouble;
   uint64_t seed = 0;
 };
 
@@ -199,7 +200,7 @@ class RankRun {
   at::Tensor rows(const Doubles& line, int chunk, const std::vector<int64_t>& row) const {
     std::vector<int64_t> sizes = {piece(chunk).size()};
     sizes.insert(sizes.end(), row.begin(), row.end());
-    return tensor_of(part_of(line, tokens(), piece(chunk)), sizes);
+    return tensor_of(part_of(line, tokens(), piece(chunk)), sizes).to(case_.type);
   }
   std::vector<at::Tensor> inputs(int chunk) const {
     std::vector<at::Tensor> tensors;
@@ -209,7 +210,7 @@ class RankRun {
     return tensors;
   }
   void write(const at::Tensor& tensor, int chunk, Doubles* line) {
-    write_part(values_of<double>(tensor), piece(chunk), tokens(), line);
+    write_part(values_of<double>(tensor.to(at::kDouble)), piece(chunk), tokens(), line);
   }
 
   // Contexts of chunks before `chunk`: whole from `band_begin` on.
@@ -334,6 +335,41 @@ TEST(SparseAttentionMix, AnyLayoutEqualsWholeDocuments) {
     }
   }
   EXPECT_GE(dropping, 100);  // documents in which keys are really left out
+}
+
+// Scores are small integers, so both types select the same pools, ties among them.
+TEST(SparseAttentionMix, Float32SelectsAlike) {
+  for (uint64_t seed = 600; seed < 624 && !HasFailure(); seed += 3) {
+    MixCase c = random_case(seed, 4, 2);
+    c.type = at::kFloat;
+    SCOPED_TRACE(describe(c));
+    const Line got = run_case(c);
+    const Line expected = reference_line(c, got);
+    EXPECT_EQ(got.selected, expected.selected);
+    // Sums of some hundred terms of unit roundoff 6e-8.
+    EXPECT_LE(relative_error(got.o, expected.o), 1e-5);
+    EXPECT_LE(relative_error(got.d_c, expected.d_c), 1e-5);
+  }
+}
+
+// The work of scoring one long document: all pairs, and no rank far above the mean.
+TEST(IndexPlans, ScoringIsSpreadOverRanks) {
+  const TokenLayout layout = TokenLayout::make({32768}, {.shares = {1, 1, 1, 1}});
+  const IndexShape released{.heads = 32, .width = 128, .pool_tokens = 4, .top_pools = 512};
+  const IndexPlanSource plans = planned_index_scoring(released, {});
+  const auto plan = plans(layout, 0);
+  EXPECT_EQ(plan, plans(TokenLayout::make({32768}, {.shares = {1, 1, 1, 1}}), 0));
+  EXPECT_NE(plan, plans(TokenLayout::make({32767}, {.shares = {1, 1, 1, 1}}), 0));
+  int64_t total = 0;
+  int64_t most = 0;
+  for (const ServerPlan& server : plan->servers) {
+    int64_t pairs = 0;
+    for (const AttentionTask& task : server.tasks) pairs += visible_pairs(task.queries, task.keys);
+    total += pairs;
+    most = std::max(most, pairs);
+  }
+  EXPECT_EQ(total, int64_t{32768} * 32769 / 2);
+  EXPECT_LE(static_cast<double>(most), 1.05 * static_cast<double>(total) / 4);
 }
 
 TEST(SparseAttentionMix, SameRunSameBits) {

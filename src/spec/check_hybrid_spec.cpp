@@ -77,7 +77,7 @@ void check_reals(const ModelSpec& spec, const std::string& origin) {
     throw UserError(text(origin, ": ", key, " = ", value, "; it must be ", rule));
   };
   if (spec.count_layers(MixKind::kLinearAttention) > 0 &&
-      spec.linear_attention.gate == DecayGate::kBounded) {
+      spec.linear_attention.gate == DecayGateKind::kBounded) {
     const double bound = spec.linear_attention.gate_lower_bound;
     check(bound < 0 && bound >= -5, "gate_lower_bound", bound,
           "below 0 and at least -5, so that 16 tokens of decay stay within float32");

@@ -29,6 +29,12 @@ class JsonFields {
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
 
+  // A key that is there with the value null may mean another thing than one that is not.
+  bool is_null(const char* key) const {
+    const auto found = object_.find(key);
+    return found != object_.end() && found->is_null();
+  }
+
   int64_t required_integer(const char* key) const {
     const std::optional<int64_t> value = integer(key);
     if (!value) throw UserError(text(origin_, ": ", key, " is missing"));

@@ -140,15 +140,16 @@ void check_indexer_types(const JsonFields& fields, int64_t num_layers) {
   }
 }
 
-// Where no bound is given, a gate that is said to be safe has the bound -5.
+// No bound at all means the bound -5; null means none, unless the gate is said to be safe, as it is
+// by default where linear_attn_config stands.
 void read_gate(const JsonFields& fields, LinearAttentionSpec& linear) {
   static const Json kNone = Json::object();
-  const Json* object = fields.find("linear_attn_config");
-  const JsonFields nested(object != nullptr ? *object : kNone,
-                          fields.origin() + ": linear_attn_config");
   static constexpr std::array kRead = {
       "full_attn_layers", "gate_lower_bound",      "head_dim", "kda_layers", "num_heads",
       "safe_gate",        "short_conv_kernel_size"};
+  const Json* object = fields.find("linear_attn_config");
+  const JsonFields nested(object != nullptr ? *object : kNone,
+                          fields.origin() + ": linear_attn_config");
   if (object != nullptr) check_hf_keys(*object, {kRead, {}, {}}, nested.origin());
   const std::optional<double> inner = nested.number("gate_lower_bound");
   const std::optional<double> outer = fields.number("linear_lower_bound");
@@ -157,11 +158,15 @@ void read_gate(const JsonFields& fields, LinearAttentionSpec& linear) {
                          ", but linear_lower_bound = ", *outer,
                          "; they mean the same: remove one of them"));
   }
-  linear.gate_lower_bound = inner ? *inner : outer.value_or(-5.0);
-  if (!inner && !outer && !nested.boolean("safe_gate", true)) {
-    linear.gate = DecayGate::kSoftplus;
-    linear.gate_lower_bound = 0;
+  const bool is_null =
+      !inner && (nested.is_null("gate_lower_bound") || fields.is_null("linear_lower_bound"));
+  const bool is_safe = object != nullptr && nested.boolean("safe_gate", true);
+  if (is_null && !is_safe) {
+    linear.gate = DecayGateKind::kSoftplus;
+    return;
   }
+  linear.gate = DecayGateKind::kBounded;
+  linear.gate_lower_bound = inner ? *inner : is_null ? -5.0 : outer.value_or(-5.0);
 }
 
 void read_experts(const JsonFields& fields, ExpertSpec& experts) {
@@ -260,7 +265,7 @@ Json glm_config(const ModelSpec& spec) {
   part["q_lora_rank"] = spec.latent_attention.q_lora_rank;
   part["qk_head_dim"] = spec.latent_attention.qk_dim();
   part["head_dim"] = 0;
-  const bool bounded = spec.linear_attention.gate == DecayGate::kBounded;
+  const bool bounded = spec.linear_attention.gate == DecayGateKind::kBounded;
   Json& linear = part["linear_attn_config"];
   linear["gate_lower_bound"] = bounded ? Json(spec.linear_attention.gate_lower_bound) : Json();
   linear["safe_gate"] = bounded;

@@ -120,7 +120,7 @@ ModelSpec parse_kimi(const Json& config, const std::string& origin) {
   spec.head_dim = mla.qk_dim();
   check_implied(fields, "qk_head_dim", spec.head_dim, "qk_nope_head_dim + qk_rope_head_dim");
   spec.linear_attention = {.num_heads = 32, .head_dim = 128, .conv_taps = 4};
-  spec.linear_attention.gate = DecayGate::kSoftplus;
+  spec.linear_attention.gate = DecayGateKind::kSoftplus;
   read_linear_attention(fields, spec.linear_attention);
   check_linear_keys(fields);
   spec.experts = {

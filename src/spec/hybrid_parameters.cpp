@@ -79,7 +79,7 @@ void add_linear_attention(const ModelSpec& spec, const LayerRows& rows, const Ad
   const bool four_axes = spec.family == ModelFamily::kKimiLinear;
   ids.decay_rate = add(rows.float32(
       "self_attn.A_log", four_axes ? Shape{1, 1, kda.num_heads, 1} : Shape{kda.num_heads},
-      kda.gate == DecayGate::kBounded ? InitKind::kZeros : InitKind::kDecayRate));
+      kda.gate == DecayGateKind::kBounded ? InitKind::kZeros : InitKind::kDecayRate));
   ids.dt_bias = add(rows.float32("self_attn.dt_bias", {width}, InitKind::kTimeStepBias));
   ids.gate_a_proj = add(rows.matrix("self_attn.g_a_proj.weight", kda.head_dim, hidden));
   ids.gate_b_proj = add(rows.matrix("self_attn.g_b_proj.weight", width, kda.head_dim));

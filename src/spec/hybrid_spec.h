@@ -25,7 +25,7 @@ struct LayerKind {
 };
 
 // The logarithm of the decay, from z = gate projection + dt_bias and a = exp(A_log) of the head.
-enum class DecayGate {
+enum class DecayGateKind {
   kBounded,   // lower_bound * sigmoid(a z)
   kSoftplus,  // -a softplus(z)
 };
@@ -35,7 +35,7 @@ struct LinearAttentionSpec {
   int64_t num_heads = 0;
   int64_t head_dim = 0;  // also the inner width of the low-rank gates
   int64_t conv_taps = 0;
-  DecayGate gate = DecayGate::kBounded;
+  DecayGateKind gate = DecayGateKind::kBounded;
   double gate_lower_bound = 0;  // of kBounded; below 0
 
   int64_t width() const { return num_heads * head_dim; }

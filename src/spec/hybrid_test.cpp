@@ -135,7 +135,7 @@ TEST(HybridParameters, KindsOfParameters) {
       EXPECT_EQ(parameter.init == InitKind::kTimeStepBias, holds("dt_bias"));
       EXPECT_EQ(table.find(parameter.name), &parameter - table.parameters().data());
     }
-    const bool softplus = spec.linear_attention.gate == DecayGate::kSoftplus;
+    const bool softplus = spec.linear_attention.gate == DecayGateKind::kSoftplus;
     EXPECT_EQ(kinds[InitKind::kDecayRate], softplus ? 3 : 0);
   }
   const ParameterTable kimi(preset_spec("kimi_linear_tiny"));
@@ -272,6 +272,36 @@ TEST(HybridConfig, OtherSpellingsMeanTheSame) {
   EXPECT_EQ(first_difference(preset_spec("kimi_linear_tiny"),
                              parse_hf_config(kimi.dump(), "config.json")),
             "");
+}
+
+// As transformers reads the bound of the decay: by key, value, and whether the gate is safe.
+TEST(HybridConfig, BoundsOfTheDecay) {
+  const auto bound = [](const auto& change) {
+    Json config = config_of("glm53_flash_tiny");
+    Json& part = config["text_config"];
+    part.erase("linear_attn_config");
+    part["linear_num_heads"] = 4;
+    part["linear_head_dim"] = 32;
+    change(part);
+    const auto linear = parse_hf_config(config.dump(), "config.json").linear_attention;
+    return linear.gate == DecayGateKind::kBounded ? linear.gate_lower_bound : 0.0;
+  };
+  EXPECT_EQ(bound([](Json&) {}), -5);
+  EXPECT_EQ(bound([](Json& part) { part["linear_lower_bound"] = -3; }), -3);
+  EXPECT_EQ(bound([](Json& part) { part["linear_lower_bound"] = nullptr; }), 0);
+  EXPECT_EQ(bound([](Json& part) { part["linear_attn_config"] = Json::object(); }), -5);
+  EXPECT_EQ(bound([](Json& part) { part["linear_attn_config"]["gate_lower_bound"] = nullptr; }),
+            -5);
+  EXPECT_EQ(bound([](Json& part) {
+              part["linear_attn_config"] = {{"gate_lower_bound", nullptr}, {"safe_gate", false}};
+            }),
+            0);
+  EXPECT_EQ(bound([](Json& part) {
+              part["linear_lower_bound"] = nullptr;
+              part["linear_attn_config"]["head_dim"] = 32;
+            }),
+            -5);
+  EXPECT_EQ(bound([](Json& part) { part["linear_attn_config"]["safe_gate"] = false; }), -5);
 }
 
 TEST(HybridConfig, QuantisedWeightsAreAcceptedInOneForm) {

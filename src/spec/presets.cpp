@@ -118,7 +118,7 @@ ModelSpec glm53_flash() {
           .linear_attention = {.num_heads = 64,
                                .head_dim = 128,
                                .conv_taps = 4,
-                               .gate = DecayGate::kBounded,
+                               .gate = DecayGateKind::kBounded,
                                .gate_lower_bound = -5},
           .latent_attention = {.num_heads = 64,
                                .q_lora_rank = 1536,
@@ -175,7 +175,7 @@ ModelSpec kimi_linear_tiny() {
     if (kind.mix == MixKind::kSparseAttention) kind.mix = MixKind::kAttention;
   }
   spec.head_dim = 48;
-  spec.linear_attention.gate = DecayGate::kSoftplus;
+  spec.linear_attention.gate = DecayGateKind::kSoftplus;
   spec.linear_attention.gate_lower_bound = 0;
   spec.latent_attention.q_lora_rank = 0;
   spec.latent_attention.rope_dim = 16;

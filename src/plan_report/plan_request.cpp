@@ -31,13 +31,20 @@ void check_name(const std::string& option, const std::string& name,
                        nearest_name(spelled, names), "\"? There are: ", known));
 }
 
+// Plans are of softmax attention over all keys, with keys and values of one width.
+ModelSpec checked_model(const std::string& name, const ModelSpec& spec) {
+  if (!spec.is_hybrid()) return spec;
+  throw UserError(text("--model ", name, ": plans for the family ", model_family_name(spec.family),
+                       " are not implemented; choose llama or qwen3"));
+}
+
 ModelSpec find_model(const std::string& name) {
-  if (std::filesystem::is_directory(name)) return load_hf_config(name);
+  if (std::filesystem::is_directory(name)) return checked_model(name, load_hf_config(name));
   if (name.find('/') != std::string::npos) {
     throw UserError(text("--model ", name, ": no such folder"));
   }
   check_name("--model", name, preset_names());
-  return preset_spec(name);
+  return checked_model(name, preset_spec(name));
 }
 
 ClusterSpec find_cluster(const std::string& name) {

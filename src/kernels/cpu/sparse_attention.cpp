@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/block_product.h"
+#include "kernels/cpu/vector_math.h"
 
 namespace longspan {
 namespace {
@@ -72,7 +73,9 @@ SparseAttentionWork<Real>::SparseAttentionWork(const SparseAttentionShape& shape
       q_padded_(static_cast<size_t>(shape.heads * padded_width_)),
       d_o_padded_(q_padded_.size()),
       gathered_(static_cast<size_t>(kKeyBlock * padded_width_)),
-      scores_(static_cast<size_t>(max_keys_ * lanes_)) {}
+      scores_(static_cast<size_t>(max_keys_ * lanes_)),
+      of_heads_{std::vector<Real>(static_cast<size_t>(lanes_)),
+                std::vector<Real>(static_cast<size_t>(lanes_))} {}
 
 template <typename Real>
 int64_t SparseAttentionWork<Real>::row_values() const {
@@ -136,11 +139,40 @@ void SparseAttentionWork<Real>::weighted_sum(Range keys, const Real* values, boo
   }
 }
 
+// Of scores to weights, all heads side by side, and the LSE of each.
+template <typename Real>
+void SparseAttentionWork<Real>::softmax(int64_t num_keys, Real* lse) {
+  const Real scale = static_cast<Real>(shape_.scale);
+  Real* scores = scores_.data();
+  Real* largest = of_heads_[0].data();
+  Real* sums = of_heads_[1].data();
+  std::copy_n(scores, lanes_, largest);
+  std::fill_n(sums, lanes_, Real{0});
+  for (int64_t key = 1; key < num_keys; ++key) {
+    for (int64_t lane = 0; lane < lanes_; ++lane) {
+      largest[lane] = std::max(largest[lane], scores[key * lanes_ + lane]);
+    }
+  }
+  for (int64_t key = 0; key < num_keys; ++key) {
+    Real* row = scores + key * lanes_;
+    for (int64_t lane = 0; lane < lanes_; ++lane) {
+      row[lane] = vector_exp(scale * (row[lane] - largest[lane]));
+      sums[lane] += row[lane];
+    }
+  }
+  for (int64_t key = 0; key < num_keys; ++key) {
+    Real* row = scores + key * lanes_;
+    for (int64_t lane = 0; lane < lanes_; ++lane) row[lane] /= sums[lane];
+  }
+  for (int64_t head = 0; head < shape_.heads; ++head) {
+    lse[head] = scale * largest[head] + std::log(sums[head]);
+  }
+}
+
 template <typename Real>
 void SparseAttentionWork<Real>::forward(const SparseQueries<Real>& queries, Range rows,
                                         std::span<const LatentRows<const Real>> latents, Real* o,
                                         Real* lse) {
-  const Real scale = static_cast<Real>(shape_.scale);
   Real* scores = scores_.data();
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     const int64_t num_keys = select(queries, row);
@@ -150,20 +182,7 @@ void SparseAttentionWork<Real>::forward(const SparseQueries<Real>& queries, Rang
       gather(latents, keys);
       products(keys, q_transposed_, scores);
     }
-    for (int64_t head = 0; head < shape_.heads; ++head) {
-      Real largest = scores[head];
-      for (int64_t key = 1; key < num_keys; ++key) {
-        largest = std::max(largest, scores[key * lanes_ + head]);
-      }
-      Real sum = 0;
-      for (int64_t key = 0; key < num_keys; ++key) {
-        Real& value = scores[key * lanes_ + head];
-        value = std::exp(scale * (value - largest));
-        sum += value;
-      }
-      for (int64_t key = 0; key < num_keys; ++key) scores[key * lanes_ + head] /= sum;
-      lse[row * shape_.heads + head] = scale * largest + std::log(sum);
-    }
+    softmax(num_keys, lse + row * shape_.heads);
     for (int64_t begin = 0; begin < num_keys; begin += kKeyBlock) {
       const Range keys{begin, std::min(num_keys, begin + kKeyBlock)};
       if (num_keys > kKeyBlock) gather(latents, keys);
@@ -183,13 +202,18 @@ void SparseAttentionWork<Real>::query_gradient(const SparseQueries<Real>& querie
   const Real* o = given.o + row * shape_.row_size();
   transpose(queries.q + row * shape_.row_size(), &q_transposed_);
   transpose(d_o, &d_o_transposed_);
-  std::vector<Real> delta(static_cast<size_t>(shape_.heads));
+  // By lane; those beyond the heads stay zero.
+  Real* lse = of_heads_[0].data();
+  Real* delta = of_heads_[1].data();
+  std::fill_n(lse, lanes_, Real{0});
+  std::fill_n(delta, lanes_, Real{0});
+  std::copy_n(given.lse + row * shape_.heads, shape_.heads, lse);
   for (int64_t head = 0; head < shape_.heads; ++head) {
     Real sum = 0;
     for (int64_t channel = 0; channel < shape_.width; ++channel) {
       sum += d_o[head * shape_.width + channel] * o[head * shape_.width + channel];
     }
-    delta[static_cast<size_t>(head)] = sum;
+    delta[head] = sum;
   }
   for (int64_t begin = 0; begin < num_keys; begin += kKeyBlock) {
     const Range keys{begin, std::min(num_keys, begin + kKeyBlock)};
@@ -199,11 +223,9 @@ void SparseAttentionWork<Real>::query_gradient(const SparseQueries<Real>& querie
     for (int64_t key = keys.begin; key < keys.end; ++key) {
       Real* weights = of_row.weights + key * lanes_;
       Real* d_scores = of_row.d_scores + key * lanes_;
-      for (int64_t head = 0; head < shape_.heads; ++head) {
-        const Real lse = given.lse[row * shape_.heads + head];
-        weights[head] = std::exp(scale * weights[head] - lse);
-        d_scores[head] =
-            weights[head] * (d_scores[head] - delta[static_cast<size_t>(head)]) * scale;
+      for (int64_t lane = 0; lane < lanes_; ++lane) {
+        weights[lane] = vector_exp(scale * weights[lane] - lse[lane]);
+        d_scores[lane] = weights[lane] * (d_scores[lane] - delta[lane]) * scale;
       }
     }
     weighted_sum(keys, of_row.d_scores, begin == 0, d_q + row * shape_.row_size());

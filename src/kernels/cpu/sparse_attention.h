@@ -93,6 +93,7 @@ class SparseAttentionWork {
   void gather(std::span<const LatentRows<const Real>> latents, Range keys);
   // weights[key, lane] = c . q of the gathered keys.
   void products(Range keys, const std::vector<Real>& transposed, Real* values) const;
+  void softmax(int64_t num_keys, Real* lse);
   void weighted_sum(Range keys, const Real* values, bool first, Real* sums) const;
 
   const SparseAttentionShape shape_;
@@ -107,6 +108,7 @@ class SparseAttentionWork {
   std::vector<Real> d_o_padded_;      // [H, padded R]
   std::vector<Real> gathered_;        // [key block, R]; the gradient of as many keys, padded R
   std::vector<Real> scores_;          // [max keys, lanes]
+  std::vector<Real> of_heads_[2];     // [lanes]
 };
 
 }  // namespace longspan

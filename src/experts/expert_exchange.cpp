@@ -9,6 +9,15 @@
 
 namespace longspan {
 
+int64_t expert_chunk_bytes(const ExpertGroupShape& shape, int64_t model_width, int64_t expert_width,
+                           int64_t element_bytes) {
+  // x, dy and dx of the rows and again of one expert's; gate, up, their gradients, the product.
+  const int64_t numbers = 6 * model_width + 5 * expert_width + 3;
+  // Places, rows and expert of each pair, by expert and by sender.
+  const int64_t index_bytes = 5 * static_cast<int64_t>(sizeof(int64_t));
+  return shape.max_pairs_per_chunk * (numbers * element_bytes + index_bytes);
+}
+
 ExpertExchange::ExpertExchange(const ExpertExchangeOptions& options, Communicator* group)
     : options_(options), group_(group) {
   check_expert_group(options.group);

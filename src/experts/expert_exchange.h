@@ -34,6 +34,12 @@ struct ExpertExchangeOptions {
   double limit = kNoSwigluLimit;  // of SwiGLU
 };
 
+// The most bytes that a rank holds in an exchange beside the tensors of its tokens (x, weights, y,
+// dy, dx, ids and the dispatch): rows on the way, and the activations of one expert, which in the
+// worst case has all pairs of a chunk. Backward's need; forward's is smaller.
+int64_t expert_chunk_bytes(const ExpertGroupShape& shape, int64_t model_width, int64_t expert_width,
+                           int64_t element_bytes);
+
 struct ExpertCall {
   int64_t tag = 0;
   std::string op;  // for errors and stall reports: "experts forward, layer 3, chunk 1"

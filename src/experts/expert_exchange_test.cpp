@@ -11,6 +11,7 @@
 #include "experts/expert_case.h"
 #include "experts/selection_bias.h"
 #include "kernels/cpu/reference_ops.h"
+#include "layers/tensor_memory.h"
 
 namespace longspan {
 namespace {
@@ -137,6 +138,38 @@ TEST(ExpertExchange, AllTokensToOneExpert) {
     const at::Tensor others =
         at::cat({found.gradients.up_eFD.slice(0, 0, 15), found.gradients.up_eFD.slice(0, 16, 24)});
     EXPECT_TRUE(at::equal(others, at::ones_like(others)));
+  }
+}
+
+// All tokens to one expert: buffers do not grow with their number.
+TEST(ExpertExchange, BuffersStayWithinTheBoundOfAChunk) {
+  keep_tensor_memory();
+  const int64_t width = 512;  // blocks large enough to be counted
+  const ExpertGroupShape shape{4, 1, 1, 256};
+  RandomStream random(1, "memory");
+  const ExpertWeights weights = {random_tensor(random, {4, width, width}),
+                                 random_tensor(random, {4, width, width}),
+                                 random_tensor(random, {4, width, width})};
+  const ExpertWeightGradients gradients = {at::zeros_like(weights.gate_eFD),
+                                           at::zeros_like(weights.up_eFD),
+                                           at::zeros_like(weights.down_eDF)};
+  const ExpertExchange exchange({.group = shape}, nullptr);
+  for (const int64_t tokens : {int64_t{1000}, int64_t{4000}}) {
+    const at::Tensor x = at::ones({tokens, width}, at::kDouble);
+    const at::Tensor share = at::ones({tokens, 1}, at::kDouble);
+    const at::Tensor ids = at::ones({tokens, 1}, at::kInt);
+    const ExpertDispatch dispatch = exchange.dispatch({}, ids);
+    EXPECT_GE(dispatch.chunks(), tokens / 256);
+    // A peak of our own: what is in use now and the result, then the exchange on top.
+    const int64_t result_bytes = static_cast<int64_t>(x.nbytes());
+    const int64_t before = tensor_memory_use().used_bytes + result_bytes;
+    const int64_t peak_before = tensor_memory_use().used_bytes_peak;
+    exchange.backward({}, dispatch, {x, share}, x, weights, gradients);
+    const int64_t peak = tensor_memory_use().used_bytes_peak;
+    EXPECT_GT(peak, peak_before);  // or nothing was measured
+    const int64_t bound = expert_chunk_bytes(shape, width, width, 8);
+    EXPECT_LE(peak - before, bound + bound / 8);  // blocks are rounded up
+    EXPECT_GE(peak - before, bound * 3 / 4);      // and the bound is no idle one
   }
 }
 

@@ -25,6 +25,11 @@ std::optional<int64_t> step_of_name(std::string_view name) {
   return step;
 }
 
+std::string_view without_partial(std::string_view name) {
+  if (name.ends_with(kPartialSuffix)) name.remove_suffix(kPartialSuffix.size());
+  return name;
+}
+
 bool has_mark(const std::filesystem::path& folder) {
   std::error_code ignored;
   return std::filesystem::is_regular_file(folder / kMark, ignored);
@@ -72,6 +77,10 @@ std::filesystem::path partial_step_path(const std::filesystem::path& run_folder,
   return run_folder / text(kPrefix, step, kPartialSuffix);
 }
 
+bool is_step_name(const std::string& name) {
+  return step_of_name(without_partial(name)).has_value();
+}
+
 bool is_complete_step(const std::filesystem::path& run_folder, int64_t step) {
   return has_mark(step_path(run_folder, step));
 }
@@ -108,10 +117,9 @@ void remove_partial_steps(const std::filesystem::path& run_folder) {
   std::vector<std::filesystem::path> leftovers;
   std::error_code missing;
   for (const auto& entry : std::filesystem::directory_iterator(run_folder, missing)) {
-    std::string name = entry.path().filename().string();
+    const std::string name = entry.path().filename().string();
     const bool partial = name.ends_with(kPartialSuffix);
-    if (partial) name.resize(name.size() - kPartialSuffix.size());
-    if (step_of_name(name) && (partial || !has_mark(entry.path()))) {
+    if (is_step_name(name) && (partial || !has_mark(entry.path()))) {
       leftovers.push_back(entry.path());
     }
   }

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace longspan {
@@ -43,6 +44,8 @@ class StepFolder {
 std::filesystem::path step_path(const std::filesystem::path& run_folder, int64_t step);
 // `run_folder/step-N.partial`: where ranks other than the one with the StepFolder write.
 std::filesystem::path partial_step_path(const std::filesystem::path& run_folder, int64_t step);
+// Whether an entry of this name in a run folder is a checkpoint, complete or half-written.
+bool is_step_name(const std::string& name);
 bool is_complete_step(const std::filesystem::path& run_folder, int64_t step);
 // The steps with complete checkpoints, ascending; none if there is no such folder.
 std::vector<int64_t> complete_steps(const std::filesystem::path& run_folder);

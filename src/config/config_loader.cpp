@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -12,6 +10,7 @@
 #include "base/random.h"
 #include "config/contradictions.h"
 #include "config/toml_source.h"
+#include "formats/regular_file.h"
 
 namespace longspan {
 namespace {
@@ -261,14 +260,11 @@ LoadedConfig parse_run_config(std::string_view source, const std::string& origin
 LoadedConfig load_run_config(const std::filesystem::path& path,
                              const std::vector<std::string>& overrides,
                              const Surroundings& around) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream || std::filesystem::is_directory(path)) {
-    throw UserError(
-        text("cannot read the configuration ", path.string(), ": no such file, or no permission"));
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) {
+    throw UserError(text("cannot read the configuration ", path.string(), ": no such file"));
   }
-  const std::string source{std::istreambuf_iterator<char>(stream),
-                           std::istreambuf_iterator<char>()};
-  return parse_run_config(source, path.string(), overrides, around);
+  return parse_run_config(read_text(path), path.string(), overrides, around);
 }
 
 void require_training_data(const LoadedConfig& loaded) {

@@ -152,7 +152,7 @@ TEST(ConfigLoader, RefusesWrongTypes) {
 
 TEST(ConfigLoader, RefusesValuesOutOfRange) {
   EXPECT_EQ(refusal("[batch]\nmicro_batch_tokens = 0\n"),
-            "run.toml:4: batch.micro_batch_tokens = 0; it must be >= 1 tokens");
+            "run.toml:4: batch.micro_batch_tokens = 0; it must be 1 .. 1099511627776 tokens");
   EXPECT_EQ(refusal("", {"--data.overlong=cut"}),
             "--data.overlong=cut: data.overlong = 'cut'; it must be one of \"error\" \"skip\" "
             "\"split\"");
@@ -180,7 +180,8 @@ TEST(ConfigLoader, RefusesContradictions) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"[layout]\nchunks = 2\nband = 4\n",
        "layout.band = 4 (run.toml:5) is more than layout.chunks = 2 (run.toml:4)"},
-      {"[layout]\nchunks = 100_000\n", "is more than batch.micro_batch_tokens = 65536"},
+      {"[layout]\nchunks = 60_000\n[batch]\nmicro_batch_tokens = 50_000\n",
+       "is more than batch.micro_batch_tokens = 50000"},
       {"[layout]\nranks = 4\nshard_group = 3\n", "does not divide"},
       {"[layout]\ninner_mode = \"keep\"\n", "has no effect"},
       {"[layout]\nstored_mode = \"context_only\"\ninner_mode = \"none\"\n", "inner_mode"},
@@ -204,6 +205,30 @@ TEST(ConfigLoader, RefusesContradictions) {
   EXPECT_NE(refusal("", {"--model.preset="}).find("no model"), std::string::npos);
   EXPECT_NE(refusal("[layout]\nranks = 2\n", {}, {4, 8}).find("launcher started 4"),
             std::string::npos);
+}
+
+// What a machine cannot carry; the configuration of another machine can be read all the same.
+TEST(ConfigLoader, RanksAndThreadsGoByTheMachine) {
+  const auto refused = [](int64_t ranks, int64_t threads, const Surroundings& around) {
+    try {
+      parse("", {text("--layout.ranks=", ranks), text("--layout.threads_per_rank=", threads)},
+            around);
+    } catch (const UserError&) {
+      return true;
+    }
+    return false;
+  };
+  EXPECT_FALSE(refused(1024, 1, {0, 2}));
+  EXPECT_TRUE(refused(1025, 1, {0, 2}));
+  EXPECT_FALSE(refused(1025, 1, {1025, 2}));
+  EXPECT_FALSE(refused(1025, 1, {}));
+  EXPECT_FALSE(refused(1, 32, {0, 2}));
+  EXPECT_TRUE(refused(1, 33, {0, 2}));
+  EXPECT_FALSE(refused(4, 8, {0, 2}));
+  EXPECT_TRUE(refused(4, 9, {0, 2}));
+  EXPECT_FALSE(refused(4, 32, {4, 2}));
+  EXPECT_TRUE(refused(4, 33, {4, 2}));
+  EXPECT_FALSE(refused(4, 1000, {}));
 }
 
 TEST(ConfigLoader, AutoChoosesAndSaysWhy) {

@@ -6,6 +6,10 @@
 namespace longspan {
 namespace {
 
+// A rank in a process costs a thread or more, and each pair of ranks a mailbox.
+constexpr int64_t kMostRanksOfProcess = 1024;
+constexpr int64_t kMostThreadsPerCore = 16;
+
 class Checker {
  public:
   Checker(const LoadedConfig& loaded, const Surroundings& around)
@@ -15,6 +19,7 @@ class Checker {
     check_model();
     check_data();
     check_layout();
+    check_machine();
     check_device();
     check_attention();
     check_optimizer();
@@ -90,6 +95,23 @@ class Checker {
               ": name what a band keeps while it is redone, or set \"auto\"");
     refuse_if(!redone && layout.inner_mode != "none", quote("layout.inner_mode"),
               " has no effect with ", quote("layout.stored_mode"));
+  }
+
+  // What this machine can carry; a configuration of another one is only read.
+  void check_machine() const {
+    if (around_.hardware_threads == 0) return;
+    const LayoutConfig& layout = config_.layout;
+    const bool launched = around_.launcher_ranks > 0;
+    refuse_if(!launched && layout.ranks > kMostRanksOfProcess, quote("layout.ranks"),
+              " without a launcher: the ranks would be threads of this process, at most ",
+              kMostRanksOfProcess, "; start more with mpirun -n ", layout.ranks);
+    const int64_t sharers = launched ? 1 : layout.ranks;
+    const int64_t most = kMostThreadsPerCore * around_.hardware_threads;
+    refuse_if(layout.threads_per_rank > 1 && layout.threads_per_rank > most / sharers,
+              quote("layout.threads_per_rank"), " with ", sharers,
+              sharers == 1 ? " rank" : " ranks", " in this process: the machine has ",
+              around_.hardware_threads, " hardware threads, and at most ", most,
+              " may be asked for; set \"auto\"");
   }
 
   void check_device() const {

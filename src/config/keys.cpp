@@ -9,7 +9,15 @@
 namespace longspan {
 namespace {
 
-constexpr double kUnlimited = std::numeric_limits<double>::infinity();
+// Upper bounds far above any use: beyond them memory, time or the range of float32 ends, not a
+// user's patience with a run that was meant.
+constexpr double kMostTokens = 1099511627776;  // 2^40
+constexpr double kMostRanks = 65536;
+constexpr double kMostChunks = 65536;
+constexpr double kMostMicroBatches = 16384;
+constexpr double kLargestRate = 1000;   // float32 weights survive a step of it
+constexpr double kLargestWeight = 1e6;  // of a token's loss
+constexpr double kSmallestEps = 1e-30;  // is not 0 in float32
 
 // One row under construction; each call adds one property and returns the row.
 struct Row {
@@ -174,8 +182,12 @@ std::vector<Row> data_rows() {
           .at_least(0),
       LONGSPAN_KEY(data.append_end_of_document,
                    "Add the tokenizer's end-of-document token to every document."),
-      LONGSPAN_KEY(data.fasta.mask_n_weight, "Loss weight of an N (any base unknown).").at_least(0),
-      LONGSPAN_KEY(data.fasta.soft_mask_weight, "Loss weight of a base in lower case.").at_least(0),
+      LONGSPAN_KEY(data.fasta.mask_n_weight, "Loss weight of an N (any base unknown).")
+          .at_least(0)
+          .at_most(kLargestWeight),
+      LONGSPAN_KEY(data.fasta.soft_mask_weight, "Loss weight of a base in lower case.")
+          .at_least(0)
+          .at_most(kLargestWeight),
       LONGSPAN_KEY(data.fasta.max_n_run,
                    "A run of more N than this ends the document; 0: no run does.")
           .at_least(0)
@@ -200,14 +212,21 @@ std::vector<Row> batch_and_layout_rows() {
       LONGSPAN_KEY(batch.micro_batch_tokens,
                    "Length of a micro-batch over all ranks; the longest document that fits.")
           .at_least(1)
+          .at_most(kMostTokens)
           .unit("tokens"),
-      LONGSPAN_KEY(batch.micro_batches_per_step, "Micro-batches whose gradients make one step.")
-          .at_least(1),
-      LONGSPAN_KEY(layout.ranks, "Ranks in all, dedicated attention servers counted in.")
+      LONGSPAN_KEY(batch.micro_batches_per_step,
+                   "Micro-batches whose gradients make one step; a step's are in memory together.")
           .at_least(1)
+          .at_most(kMostMicroBatches),
+      LONGSPAN_KEY(layout.ranks,
+                   "Ranks in all, dedicated attention servers counted in; at most 1024 as threads "
+                   "of one process.")
+          .at_least(1)
+          .at_most(kMostRanks)
           .automatic("the launcher's world size, else 1", choose_ranks),
       LONGSPAN_KEY(layout.chunks, "Chunks that a micro-batch is cut into, run in causal order.")
           .at_least(1)
+          .at_most(kMostChunks)
           .automatic("1", always(int64_t{1}, "fixed until there is a memory plan to choose by")),
       LONGSPAN_KEY(layout.band, "Consecutive chunks that go through a layer together.")
           .at_least(1)
@@ -224,7 +243,8 @@ std::vector<Row> batch_and_layout_rows() {
       LONGSPAN_KEY(layout.shard_group, "Ranks that share one copy of the weights; divides ranks.")
           .at_least(1)
           .automatic("all ranks", choose_shard_group),
-      LONGSPAN_KEY(layout.threads_per_rank, "CPU threads of each rank.")
+      LONGSPAN_KEY(layout.threads_per_rank,
+                   "CPU threads of each rank; those of a process at most 16 times the hardware's.")
           .at_least(1)
           .automatic("hardware threads over the ranks of the process", choose_threads)
           .of_machine(),
@@ -258,7 +278,7 @@ std::vector<Row> attention_rows() {
 std::vector<Row> optimizer_rows() {
   return {
       LONGSPAN_KEY(optimizer.steps, "Optimizer steps of the whole run.").at_least(1),
-      LONGSPAN_KEY(optimizer.lr, "Peak learning rate of AdamW.").above(0).at_most(kUnlimited),
+      LONGSPAN_KEY(optimizer.lr, "Peak learning rate of AdamW.").above(0).at_most(kLargestRate),
       LONGSPAN_KEY(
           optimizer.schedule,
           "cosine, warm-up then stable then linear decay (wsd), or constant after warm-up.")
@@ -277,12 +297,13 @@ std::vector<Row> optimizer_rows() {
           .at_most(1),
       LONGSPAN_KEY(optimizer.weight_decay,
                    "Decoupled weight decay of matrices (embeddings too); norms have none.")
-          .at_least(0),
+          .at_least(0)
+          .at_most(kLargestRate),
       LONGSPAN_KEY(optimizer.betas, "Decay of the first and the second moment.")
           .at_least(0)
           .below(1)
           .length(2),
-      LONGSPAN_KEY(optimizer.eps, "Added to the root of the second moment.").above(0),
+      LONGSPAN_KEY(optimizer.eps, "Added to the root of the second moment.").at_least(kSmallestEps),
       LONGSPAN_KEY(optimizer.clip, "Largest global norm of the gradient; 0: no clipping.")
           .at_least(0),
   };

@@ -39,9 +39,9 @@ struct Bounds {
 
 // What the rules of "auto" know beside the configuration itself.
 struct Surroundings {
-  int64_t launcher_ranks = 0;  // world size of the launcher; 0: one process, ranks are threads
-  int64_t hardware_threads = 1;
-  int64_t gpus = 0;  // that this build can use
+  int64_t launcher_ranks = 0;    // world size of the launcher; 0: one process, ranks are threads
+  int64_t hardware_threads = 0;  // 0: unknown, another machine's configuration is read
+  int64_t gpus = 0;              // that this build can use
 };
 
 struct AutoChoice {

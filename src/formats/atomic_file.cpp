@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 
@@ -13,6 +14,7 @@ namespace longspan {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{1} << 20;
+constexpr const char* kTemporary = ".tmp-";  // and the number of the process
 
 // What the rename may replace: nothing, or a regular file; behind a link it is the link's file, so
 // that the link stays. A device or a pipe would be lost.
@@ -31,7 +33,7 @@ std::filesystem::path replaceable(const std::filesystem::path& path) {
 
 AtomicFile::AtomicFile(const std::filesystem::path& path)
     : path_(replaceable(path)), temporary_(path_) {
-  temporary_ += text(".tmp-", ::getpid());
+  temporary_ += text(kTemporary, ::getpid());
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor_ < 0) fail();
 }
@@ -104,6 +106,20 @@ void AtomicFile::publish() {
 
 void AtomicFile::fail() {
   throw UserError(text("cannot write ", path_.string(), ": ", std::strerror(errno)));
+}
+
+void remove_leftovers(const std::filesystem::path& path) {
+  const std::string prefix = path.filename().string() + kTemporary;
+  std::vector<std::filesystem::path> leftovers;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(path.parent_path(), ignored)) {
+    const std::string name = entry.path().filename().string();
+    const bool numbered = name.size() > prefix.size() && name.starts_with(prefix) &&
+                          name.find_first_not_of("0123456789", prefix.size()) == std::string::npos;
+    if (numbered && entry.is_regular_file(ignored)) leftovers.push_back(entry.path());
+  }
+  // Room on the disk is all that they cost: what cannot be removed may stay.
+  for (const auto& leftover : leftovers) std::filesystem::remove(leftover, ignored);
 }
 
 }  // namespace longspan

@@ -52,4 +52,8 @@ class AtomicFile {
   bool published_ = false;
 };
 
+// Removes what killed processes left of writing `path`. Only for whoever knows that nobody writes
+// it now.
+void remove_leftovers(const std::filesystem::path& path);
+
 }  // namespace longspan

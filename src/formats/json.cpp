@@ -1,13 +1,10 @@
 #include "formats/json.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "formats/atomic_file.h"
+#include "formats/regular_file.h"
 
 namespace longspan {
 
@@ -26,17 +23,6 @@ Json read_json(const std::filesystem::path& path) {
 void write_json_atomic(const std::filesystem::path& path, const Json& value) {
   // Names of files need not be UTF-8; what is not gets replacement signs.
   write_text_atomic(path, value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-}
-
-std::string read_text(const std::filesystem::path& path) {
-  if (std::filesystem::is_directory(path)) {
-    throw UserError(text("cannot read ", path.string(), ": it is a folder"));
-  }
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) {
-    throw UserError(text("cannot read ", path.string(), ": ", std::strerror(errno)));
-  }
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
 
 void write_text_atomic(const std::filesystem::path& path, std::string_view content) {

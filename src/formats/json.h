@@ -13,6 +13,8 @@
 #include <string>
 #include <string_view>
 
+#include "formats/regular_file.h"  // read_text, beside write_text_atomic
+
 namespace longspan {
 
 // Objects keep the order of their keys, so that written files are stable.
@@ -23,8 +25,6 @@ Json parse_json(std::string_view text, const std::string& origin);
 Json read_json(const std::filesystem::path& path);
 void write_json_atomic(const std::filesystem::path& path, const Json& value);
 
-// The bytes of a file; UserError if it cannot be read.
-std::string read_text(const std::filesystem::path& path);
 // Writes under a temporary name in the same folder, syncs and renames. UserError on failure (disk
 // full, permission); the old file, if any, is then untouched and no temporary stays behind.
 void write_text_atomic(const std::filesystem::path& path, std::string_view content);

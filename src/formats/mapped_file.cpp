@@ -1,6 +1,5 @@
 #include "formats/mapped_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,34 +9,24 @@
 #include <utility>
 
 #include "base/error.h"
+#include "formats/regular_file.h"
 
 namespace longspan {
-namespace {
-
-[[noreturn]] void fail_open(const std::filesystem::path& path, int descriptor,
-                            const std::string& reason) {
-  if (descriptor >= 0) ::close(descriptor);
-  throw UserError(text("cannot read ", path.string(), ": ", reason));
-}
-
-}  // namespace
-
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  // Without O_NONBLOCK opening a pipe waits for its writer.
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) fail_open(path, descriptor, std::strerror(errno));
+  const int descriptor = open_regular(path);
   struct stat status {};
-  if (::fstat(descriptor, &status) != 0) fail_open(path, descriptor, std::strerror(errno));
-  if (S_ISDIR(status.st_mode)) fail_open(path, descriptor, "it is a folder");
-  if (!S_ISREG(status.st_mode)) fail_open(path, descriptor, "it is not a regular file");
+  void* address = MAP_FAILED;
+  const bool known = ::fstat(descriptor, &status) == 0;
   size_ = status.st_size;
-  if (size_ > 0) {  // an empty mapping is an error to the kernel, not to us
-    void* address =
-        ::mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_PRIVATE, descriptor, 0);
-    if (address == MAP_FAILED) fail_open(path, descriptor, std::strerror(errno));
-    data_ = static_cast<const std::byte*>(address);
+  if (known && size_ > 0) {  // an empty mapping is an error to the kernel, not to us
+    address = ::mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_PRIVATE, descriptor, 0);
   }
+  const int reason = errno;
   ::close(descriptor);  // the mapping keeps the file
+  if (!known || (size_ > 0 && address == MAP_FAILED)) {
+    throw UserError(text("cannot read ", path.string(), ": ", std::strerror(reason)));
+  }
+  if (size_ > 0) data_ = static_cast<const std::byte*>(address);
 }
 
 MappedFile::~MappedFile() {

@@ -37,7 +37,12 @@ std::string lines_up_to(const std::string& content, int64_t step, const std::str
     const std::string line = content.substr(begin, end - begin);
     begin = end + 1;
     ++number;
-    const Json object = parse_json(line, text(origin, ":", number));
+    const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (object.is_discarded()) {
+      throw UserError(text(origin, ":", number,
+                           ": not valid JSON; remove this line, or move the file away: the run "
+                           "then goes on with a new log"));
+    }
     const auto found = object.is_object() ? object.find("step") : object.end();
     if (found != object.end() && found->is_number_integer() && *found > step) continue;
     kept += line + "\n";

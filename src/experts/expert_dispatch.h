@@ -16,12 +16,13 @@
 // Rows between two ranks stand in the order of falling number of pairs, then of tokens; so the
 // counts of rows by number of pairs tell the receiver all sizes.
 // Contract: construction is collective over the group, with one all-gather of ranks x min(K, n)
-// counts, the only wait for another rank's numbers in an exchange. Immutable afterwards. The ids of
+// counts, the one exchange of sizes. Immutable afterwards. The ids of
 // a token are distinct.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -70,7 +71,6 @@ class ExpertDispatch {
   std::vector<int64_t> incoming(int64_t chunk, int64_t from_rank) const;
 
  private:
-  // Rows of this rank's tokens for one rank, in their order.
   using Counts = std::vector<int64_t>;  // [m - 1]: rows with m pairs
 
   Counts counts_of(int64_t from_rank, int64_t to_rank) const;

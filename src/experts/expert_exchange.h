@@ -3,8 +3,8 @@
 //
 //   const ExpertExchange experts({.group = {.experts = 288, .top_k = 8, .ranks = 8}, .limit = 10},
 //                                group);
-//   const ExpertDispatch dispatch = experts.dispatch(call, ids_TK);      // the one exchange of
-//   counts at::Tensor y_TD = experts.forward(call, dispatch, x_TD, weights_TK, own_experts);
+//   const ExpertDispatch dispatch = experts.dispatch(call, ids_TK);    // counts are exchanged
+//   at::Tensor y_TD = experts.forward(call, dispatch, {x_TD, weights_TK}, own_experts);
 //   ExpertInputGradients d = experts.backward(call, dispatch, {x_TD, weights_TK}, dy_TD,
 //                                             own_experts, accumulators);
 //

@@ -2,9 +2,9 @@
 // its output back, leaving the streams at the end.
 //
 //   HyperRead site = hyper_read(access, streams_TNC, ids.attn_hyper, options);
-//   at::Tensor y_TC = block(norm(site.x_in));                       // attention or feed-forward
-//   streams_TNC = hyper_write(streams_TNC, y_TC, site.write, site.mix);  // X'_j = write_j y +
-//   mixed X at::Tensor x_TC = streams_mean(streams_TNC);                    // after the last layer
+//   at::Tensor y_TC = block(norm(site.x_in));                    // attention or feed-forward
+//   streams_TNC = hyper_write(streams_TNC, y_TC, site.write, site.mix);
+//   at::Tensor x_TC = streams_mean(streams_TNC);                 // after the last layer
 //
 // The formulas stand in kernels/cpu/hyper_connection.h. Legend: T tokens, N streams, C model width.
 // Parameters: fn [N (N + 2), N C], base [N (N + 2)], scale [3].

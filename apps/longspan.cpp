@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "failure.h"
+#include "option_checks.h"
 #include "verbs.h"
 
 namespace {
@@ -36,6 +37,7 @@ int run_command(int argc, char** argv) {
   longspan::add_export(app, run);
   longspan::add_profile(app, run);
   longspan::add_doctor(app, run);
+  longspan::refuse_empty_words(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -13,6 +13,7 @@
 #include "data/pack_documents.h"
 #include "formats/json.h"
 #include "observe/console.h"
+#include "option_checks.h"
 #include "verbs.h"
 
 namespace longspan {
@@ -146,7 +147,8 @@ void add_source_options(CLI::App& verb, DataArguments& arguments) {
   verb.add_option("--soft-mask-weight", arguments.soft_mask_weight,
                   "FASTA: loss weight of lower-case bases");
   verb.add_option("--max-n-run", arguments.max_n_run,
-                  "FASTA: a longer run of N ends the document; 0: none does");
+                  "FASTA: a longer run of N ends the document; 0: none does")
+      ->check(whole_number(0));
   verb.add_option("--hold-out", arguments.hold_out,
                   "FASTA: records left out (names, globs, a .bed file)");
 }
@@ -165,8 +167,10 @@ void add_data(CLI::App& app, VerbRunner& run) {
   pack_verb->add_option("--out", pack_arguments->out, "Path of the shard without suffix")
       ->required();
   pack_verb->add_flag("--overwrite", pack_arguments->overwrite, "Replace an existing shard");
-  pack_verb->add_option("--vocabulary", pack_arguments->vocabulary,
-                        "Vocabulary size; default: the tokenizer's");
+  pack_verb
+      ->add_option("--vocabulary", pack_arguments->vocabulary,
+                   "Vocabulary size; default: the tokenizer's")
+      ->check(whole_number(1));
   pack_verb->callback(
       [pack_arguments, &run] { run = [pack_arguments] { return pack(*pack_arguments); }; });
 
@@ -174,8 +178,10 @@ void add_data(CLI::App& app, VerbRunner& run) {
   CLI::App* inspect_verb =
       verb->add_subcommand("inspect", "How many documents, how long, how unequal");
   add_source_options(*inspect_verb, *inspect_arguments);
-  inspect_verb->add_option("--micro-batch-tokens", inspect_arguments->micro_batch_tokens,
-                           "Also report how full micro-batches of this size are");
+  inspect_verb
+      ->add_option("--micro-batch-tokens", inspect_arguments->micro_batch_tokens,
+                   "Also report how full micro-batches of this size are")
+      ->check(whole_number(1));
   inspect_verb->add_option("--json", inspect_arguments->json, "Also write the report to this file");
   inspect_verb->add_flag("--leakage", inspect_arguments->leakage,
                          "Also report which share of the held-out 24-mers occurs in these "

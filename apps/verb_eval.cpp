@@ -11,6 +11,7 @@
 #include "checkpoint/train_state.h"
 #include "formats/json.h"
 #include "model/transformer_model.h"
+#include "option_checks.h"
 #include "overrides.h"
 #include "run_process.h"
 #include "train/executor.h"
@@ -58,14 +59,16 @@ void evaluate_rank(const RunSetup& setup, const EvalArguments& arguments, RunPro
                    Communicator& comm) {
   const RunConfig& config = setup.config();
   require_fast(kernel_audit(setup.spec, run_tensors(config)), config.layout.allow_slow);
-  const auto model = make_model(setup.spec, run_tensors(config));
+  const auto model = make_model(setup.spec, run_tensors(config), config.layout.expert_group);
   ParameterStore store = make_parameter_store(setup.parameters, comm, store_options(config));
   const std::string weights = fill_store(setup, arguments, store, comm);
   Executor executor(*model, store, comm);
-  const EvalResult result = evaluate(executor, comm, *setup.eval,
-                                     {.planner = evaluation_planner(setup),
-                                      .schedule = setup.schedule,
-                                      .num_bins = arguments.by_position});
+  const EvalResult result =
+      evaluate(executor, comm, *setup.eval,
+               {.planner = evaluation_planner(setup),
+                .schedule = setup.schedule,
+                .num_bins = arguments.by_position,
+                .max_expert_pairs_per_chunk = config.layout.expert_chunk_pairs});
   if (comm.rank() != 0) return;
   process.console() << "evaluation of " << weights << "\n  " << result.pack.describe() << "\n"
                     << evaluation_table(result) << std::flush;
@@ -73,8 +76,6 @@ void evaluate_rank(const RunSetup& setup, const EvalArguments& arguments, RunPro
 }
 
 RunSetup prepare(const EvalArguments& arguments, const RunProcess& process) {
-  if (arguments.by_position < 1)
-    throw UserError("--by-position takes a number of bins, at least 1");
   RunSetup setup = make_run_setup(
       load_run_config(arguments.config, arguments.overrides, process.surroundings()));
   if (!setup.eval) {
@@ -105,7 +106,8 @@ void add_eval(CLI::App& app, VerbRunner& run) {
       app.add_subcommand("eval", "Loss on held-out documents, by position and by document");
   verb->add_option("config", arguments->config, "Run configuration (TOML)")->required();
   verb->add_option("--by-position", arguments->by_position,
-                   "Bins of positions, each twice as wide as the one before");
+                   "Bins of positions, each twice as wide as the one before")
+      ->check(whole_number(1));
   verb->add_option("--checkpoint", arguments->checkpoint,
                    "Checkpoint or run folder; default: that of the run");
   verb->add_option("--json", arguments->json,

@@ -1,11 +1,14 @@
 #include <CLI/CLI.hpp>
 
+#include <filesystem>
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "formats/json.h"
 #include "observe/console.h"
+#include "option_checks.h"
 #include "overrides.h"
 #include "plan_report/explain_plan.h"
 #include "plan_report/plan_picture.h"
@@ -33,8 +36,9 @@ PlanRequest request_of_run(const PlanArguments& arguments) {
   const RunSetup setup = make_run_setup(
       load_run_config(arguments.config, arguments.overrides, process.surroundings()));
   require_training_data(setup.loaded);
-  Packer packer(document_lengths(*setup.train), setup.planner.pack,
-                [&](int64_t document) { return setup.train->name(document); });
+  const auto packer = std::make_shared<Packer>(
+      document_lengths(*setup.train), setup.planner.pack,
+      [source = setup.train](int64_t document) { return source->name(document); });
   return make_run_request({.model = setup.spec,
                            .profile = setup.config().attention.profile,
                            .chunks = setup.planner.chunks,
@@ -45,14 +49,24 @@ PlanRequest request_of_run(const PlanArguments& arguments) {
                           arguments.options);
 }
 
+void check_places(const PlanArguments& arguments) {
+  if (arguments.json.empty() || arguments.svg.empty()) return;
+  std::error_code ignored;
+  const auto json = std::filesystem::weakly_canonical(arguments.json, ignored);
+  if (json != std::filesystem::weakly_canonical(arguments.svg, ignored)) return;
+  throw UserError(text("--json and --svg are one file, ", arguments.json,
+                       ": the second would replace the first; name two"));
+}
+
 int plan(const PlanArguments& arguments) {
   if (arguments.config.empty() && !arguments.overrides.empty()) {
     throw UserError(
         text("unknown option ", arguments.overrides.front(), "; see longspan plan --help"));
   }
+  check_places(arguments);
   PlanRequest request =
       arguments.config.empty() ? make_request(arguments.options) : request_of_run(arguments);
-  const auto batches = static_cast<int64_t>(request.batches.size());
+  const int64_t batches = request.batches.count;
   Progress progress(std::cerr, is_terminal(2), "plan", batches, "batches");
   const PlanStudy study =
       study_plans(std::move(request), [&](int64_t done) { progress.update(done); });
@@ -79,18 +93,20 @@ void add_plan(CLI::App& app, VerbRunner& run) {
   verb->add_option("--lengths", options.lengths, "File of document lengths, one on each line");
   verb->add_option("--stream", options.stream,
                    "NAME:LEN, as pretrain:512K, prolong:128K, hist:64K");
-  verb->add_option("--servers", options.servers, "Attention servers");
+  verb->add_option("--servers", options.servers, "Attention servers")->check(whole_number(1));
   verb->add_option("--tokens-per-rank", options.tokens_per_rank, "Tokens of each server, as 128K");
   verb->add_option("--model", options.model, "Preset or Hugging Face folder; default llama-8b");
   verb->add_option("--gpus-per-server", options.gpus_per_server,
-                   "GPUs that share a server's heads; default 1");
+                   "GPUs that share a server's heads; default 1")
+      ->check(whole_number(1));
   verb->add_option("--batches", options.batches,
-                   "Batches to plan; default 1 of a file, 8 of a stream, 4 of a run");
+                   "Batches to plan; default 1 of a file, 8 of a stream, 4 of a run")
+      ->check(whole_number(1));
   verb->add_option("--cluster", options.cluster, "h200-50 (the default), h200-40 or laptop");
   verb->add_option("--baseline", options.baselines, "Compare with this policy (may be repeated)");
   verb->add_flag("--all-baselines", options.all_baselines, "Compare with all policies");
   verb->add_flag("--no-overlap", options.no_overlap, "Linear layers hide no exchange");
-  verb->add_option("--seed", options.seed, "Of the stream; default 1");
+  verb->add_option("--seed", options.seed, "Of the stream; default 1")->check(whole_number(0));
   verb->add_flag("--explain", arguments->explain, "Say what each pass did, and why");
   verb->add_option("--json", arguments->json, "Also write all figures to this file");
   verb->add_option("--svg", arguments->svg, "Draw who computes what of the first batch");

@@ -9,6 +9,8 @@
 #include "formats/json.h"
 #include "observe/build_info.h"
 #include "observe/console.h"
+#include "observe/machine.h"
+#include "option_checks.h"
 #include "profile/measure_profile.h"
 #include "verbs.h"
 
@@ -56,13 +58,20 @@ void add_profile(CLI::App& app, VerbRunner& run) {
   auto arguments = std::make_shared<ProfileArguments>();
   ProfileOptions& options = arguments->options;
   verb->add_option("--out", arguments->out, "The JSON file to write (profile.json)");
-  verb->add_option("--threads", options.threads, "Threads of one rank (1)");
-  verb->add_option("--repeats", options.repeats, "Repeats of each measurement (5)");
-  verb->add_option("--query-heads", options.heads.query_heads, "Query heads (4)");
-  verb->add_option("--key-heads", options.heads.key_heads, "Key and value heads (2)");
-  verb->add_option("--head-width", options.heads.head_width, "Width of a head (64)");
-  verb->add_option("--max-queries", arguments->max_queries, "Measure no task with more queries");
-  verb->add_option("--max-keys", arguments->max_keys, "Measure no task with more keys");
+  verb->add_option("--threads", options.threads, "Threads of one rank (1)")
+      ->check(whole_number(1, 16 * usable_threads()));
+  verb->add_option("--repeats", options.repeats, "Repeats of each measurement (5)")
+      ->check(whole_number(1, 10000));
+  verb->add_option("--query-heads", options.heads.query_heads, "Query heads (4)")
+      ->check(whole_number(1, 1024));
+  verb->add_option("--key-heads", options.heads.key_heads, "Key and value heads (2)")
+      ->check(whole_number(1, 1024));
+  verb->add_option("--head-width", options.heads.head_width, "Width of a head (64)")
+      ->check(whole_number(1, 1024));
+  verb->add_option("--max-queries", arguments->max_queries, "Measure no task with more queries")
+      ->check(whole_number(1));
+  verb->add_option("--max-keys", arguments->max_keys, "Measure no task with more keys")
+      ->check(whole_number(1));
   verb->callback([arguments, &run] { run = [arguments] { return profile(*arguments); }; });
 }
 

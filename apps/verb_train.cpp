@@ -2,13 +2,15 @@
 
 #include <CLI/CLI.hpp>
 
-#include <csignal>
 #include <iostream>
 
+#include "checkpoint/run_folder.h"
 #include "checkpoint/run_lock.h"
 #include "observe/build_info.h"
+#include "option_checks.h"
 #include "overrides.h"
 #include "run_process.h"
+#include "stop_signals.h"
 #include "train/kernel_audit.h"
 #include "train/run_device.h"
 #include "train/trainer.h"
@@ -16,12 +18,6 @@
 
 namespace longspan {
 namespace {
-
-std::atomic<bool> stop_requested = false;
-
-void request_stop(int) {
-  stop_requested = true;
-}
 
 struct TrainArguments {
   std::string config;
@@ -56,8 +52,6 @@ void print_start(const RunSetup& setup, const RunProcess& process, const TrainPr
 
 int train(const TrainArguments& arguments) {
   RunProcess process;
-  // From the start: a scheduler's warning may come early, and would end the process.
-  std::signal(SIGUSR1, request_stop);
   try {
     std::vector<std::string> overrides = arguments.overrides;
     if (arguments.ranks > 0)
@@ -71,10 +65,15 @@ int train(const TrainArguments& arguments) {
     }
     RunSetup setup;
     std::optional<RunLock> lock;
+    std::vector<std::string> others;
     process.prepare([&] {
       require_training_data(loaded);
       setup = make_run_setup(std::move(loaded));
-      if (process.is_first()) lock.emplace(setup.config().output.folder);
+      if (!process.is_first()) return;
+      const std::string& folder = setup.config().output.folder;
+      others = check_run_folder(folder);
+      lock.emplace(folder);
+      if (lock->held()) remove_run_leftovers(folder);
     });
     // Only now: until the lock was taken another run could add checkpoints.
     ResumePoint from;
@@ -90,7 +89,7 @@ int train(const TrainArguments& arguments) {
                        .version = LONGSPAN_VERSION,
                        .commit = std::string(build_commit()),
                        .peak = measure_peak_flops(tensors),
-                       .stop = &stop_requested};
+                       .stop = &stop_requested()};
     for (const KernelUse& use : kernels) train.kernels.push_back(use.line());
     train.peak.per_second *= static_cast<double>(config.layout.ranks / process.local_ranks(config));
     print_start(setup, process, train, from);
@@ -98,8 +97,12 @@ int train(const TrainArguments& arguments) {
       process.console() << "lock         none: the file system of " << config.output.folder
                         << " has no file locks; start no second run in this folder" << std::endl;
     }
-    std::signal(SIGTERM, request_stop);
-    std::signal(SIGINT, request_stop);
+    if (!others.empty()) {
+      process.console() << "output       " << config.output.folder << " holds " << others.size()
+                        << " other files and folders (" << others.front()
+                        << (others.size() > 1 ? ", ..." : "") << "), which stay as they are\n"
+                        << std::flush;
+    }
     StepPlanner planner(*setup.train, setup.planner, from.progress.cursor, from.progress.step);
     process.run(config, [&](Communicator& comm) {
       train_rank({setup, train, planner, from}, comm);
@@ -116,8 +119,8 @@ void add_train(CLI::App& app, VerbRunner& run) {
   auto arguments = std::make_shared<TrainArguments>();
   CLI::App* verb = app.add_subcommand("train", "Train a model as a TOML file says");
   verb->add_option("config", arguments->config, "Run configuration (TOML)")->required();
-  verb->add_option("--ranks", arguments->ranks,
-                   "Ranks in this process; short for --layout.ranks=N");
+  verb->add_option("--ranks", arguments->ranks, "Ranks in this process; short for --layout.ranks=N")
+      ->check(whole_number(1));
   verb->add_flag("--print-config", arguments->print_config,
                  "Print the resolved configuration, each value with where it came from, and stop");
   allow_overrides(*verb);

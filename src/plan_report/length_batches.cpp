@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "base/error.h"
 #include "base/nearest_name.h"
@@ -37,19 +38,23 @@ std::string grid_text(const TokenGrid& grid) {
 
 }  // namespace
 
-std::vector<LengthBatch> stream_batches(const std::string& stream, const TokenGrid& grid,
-                                        int64_t count, uint64_t seed) {
+BatchSource in_order(std::vector<LengthBatch> batches) {
+  const auto count = static_cast<int64_t>(batches.size());
+  return {count,
+          [batches = std::move(batches), idx = size_t{0}]() mutable { return batches.at(idx++); }};
+}
+
+BatchSource stream_batches(const std::string& stream, const TokenGrid& grid, int64_t count,
+                           uint64_t seed) {
   check_stream_name(stream);
-  LengthStream lengths(stream, seed);
-  std::vector<LengthBatch> batches;
-  for (int64_t idx = 0; idx < count; ++idx) {
-    LengthBatch& batch = batches.emplace_back();
-    batch.lengths = lengths.next_tokens(grid.tokens());
-    if (lengths.pack_tokens() == grid.tokens_each) {
-      batch.pack_borders = find_packs(batch.lengths, grid);
-    }
-  }
-  return batches;
+  const auto lengths = std::make_shared<LengthStream>(stream, seed);
+  return {count, [lengths, grid] {
+            LengthBatch batch{.lengths = lengths->next_tokens(grid.tokens())};
+            if (lengths->pack_tokens() == grid.tokens_each) {
+              batch.pack_borders = find_packs(batch.lengths, grid);
+            }
+            return batch;
+          }};
 }
 
 std::vector<LengthBatch> file_batches(const std::filesystem::path& path, const TokenGrid& grid,
@@ -89,15 +94,14 @@ std::vector<LengthBatch> file_batches(const std::filesystem::path& path, const T
   return batches;
 }
 
-std::vector<LengthBatch> packed_batches(Packer& packer, int64_t count) {
-  std::vector<LengthBatch> batches;
-  for (int64_t idx = 0; idx < count; ++idx) {
-    LengthBatch& batch = batches.emplace_back();
-    for (const DocumentPiece& piece : packer.next().pieces) {
-      batch.lengths.push_back(piece.range.size());
-    }
-  }
-  return batches;
+BatchSource packed_batches(std::shared_ptr<Packer> packer, int64_t count) {
+  return {count, [packer = std::move(packer)] {
+            LengthBatch batch;
+            for (const DocumentPiece& piece : packer->next().pieces) {
+              batch.lengths.push_back(piece.range.size());
+            }
+            return batch;
+          }};
 }
 
 int64_t parse_token_count(const std::string& word, const std::string& option) {

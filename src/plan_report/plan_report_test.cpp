@@ -103,6 +103,7 @@ TEST_F(PlanReport, WrongRequestsSayWhatIsWrong) {
   expect(error_with([](PlanOptions& o) { o.servers = -3; }), "--servers -3");
   expect(error_with([](PlanOptions& o) { o.tokens_per_rank = "-7"; }), "--tokens-per-rank -7");
   expect(error_with([](PlanOptions& o) { o.batches = -1; }), "--batches");
+  expect(error_with([](PlanOptions& o) { o.batches = int64_t{1} << 40; }), "at most");
   expect(error_with([](PlanOptions& o) { o.model = "lama-8b"; }), "\"llama_8b\"");
   expect(error_with([](PlanOptions& o) { o.model = "./nowhere"; }), "no such folder");
   expect(error_with([](PlanOptions& o) { o.cluster = "h200-5"; }), "\"h200_50\"");
@@ -220,7 +221,8 @@ TEST_F(PlanReport, RunIsPlannedWithItsChunksAndServers) {
                         .chunks = 2,
                         .token_shares = {1, 1, 0},
                         .costs = costs};
-  Packer packer({4000, 300, 2000, 1500}, {.seed = 1, .micro_batch_tokens = 4096});
+  const auto packer = std::make_shared<Packer>(std::vector<int64_t>{4000, 300, 2000, 1500},
+                                               PackOptions{.seed = 1, .micro_batch_tokens = 4096});
   const PlanStudy study = study_plans(make_run_request(run, packed_batches(packer, 2), {}));
   EXPECT_EQ(study.example.layout.num_chunks(), 2);
   EXPECT_EQ(study.example.forward.plan.servers[0].tasks.size(), 0U);

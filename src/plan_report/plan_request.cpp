@@ -14,6 +14,7 @@ namespace longspan {
 namespace {
 
 constexpr int64_t kMostServers = 100000;
+constexpr int64_t kMostBatches = 100000;
 
 std::string with_underscores(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
@@ -105,12 +106,15 @@ PlanRequest make_request(const PlanOptions& options) {
   request.batches =
       options.lengths.empty()
           ? stream_batches(options.stream, grid, num_batches(options, 8), options.seed)
-          : file_batches(options.lengths, grid, num_batches(options, 1));
+          : in_order(file_batches(options.lengths, grid, num_batches(options, 1)));
   return request;
 }
 
 int64_t num_batches(const PlanOptions& options, int64_t otherwise) {
   if (options.batches < 0) check_positive("--batches", options.batches);
+  if (options.batches > kMostBatches) {
+    throw UserError(text("--batches ", options.batches, ": at most ", kMostBatches));
+  }
   return options.batches == 0 ? otherwise : options.batches;
 }
 
@@ -125,7 +129,7 @@ void check_run_options(const PlanOptions& options) {
       "out to plan --lengths or --stream with --servers, --tokens-per-rank, --model, --cluster");
 }
 
-PlanRequest make_run_request(const RunPlanning& run, std::vector<LengthBatch> batches,
+PlanRequest make_run_request(const RunPlanning& run, BatchSource batches,
                              const PlanOptions& options) {
   check_run_options(options);
   PlanRequest request;

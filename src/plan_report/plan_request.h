@@ -33,7 +33,8 @@ struct PlanOptions {
 
 PlanRequest make_request(const PlanOptions& options);
 
-// `options.batches`, or `otherwise` if the user gave none.
+// `options.batches`, or `otherwise` if the user gave none. UserError beyond 100000: figures of each
+// stay in memory.
 int64_t num_batches(const PlanOptions& options, int64_t otherwise);
 
 // How a run plans its micro-batches (train/run_setup.h).
@@ -50,7 +51,7 @@ struct RunPlanning {
 void check_run_options(const PlanOptions& options);
 
 // `batches` are the run's first micro-batches (packed_batches).
-PlanRequest make_run_request(const RunPlanning& run, std::vector<LengthBatch> batches,
+PlanRequest make_run_request(const RunPlanning& run, BatchSource batches,
                              const PlanOptions& options);
 
 }  // namespace longspan

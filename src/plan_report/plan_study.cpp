@@ -68,7 +68,7 @@ class Study {
     for (size_t idx = 0; idx < request_.baselines.size(); ++idx) {
       const FigureLists& figures = baseline_figures_[idx];
       // A mean over other batches than ours would compare nothing.
-      const bool applies = figures.forward.size() == request_.batches.size();
+      const bool applies = std::ssize(figures.forward) == request_.batches.count;
       study.baselines.push_back({request_.baselines[idx], applies,
                                  applies ? figures.mean() : BothDirections(), worst_ratios_[idx]});
     }
@@ -116,7 +116,7 @@ class Study {
 };
 
 void check_request(const PlanRequest& request) {
-  LONGSPAN_CHECK(!request.batches.empty(), "no batches to plan");
+  LONGSPAN_CHECK(request.batches.count > 0, "no batches to plan");
   for (const std::string& name : request.baselines) check_baseline_name(name);
   if (request.baselines.empty()) return;
   const bool all_equal =
@@ -133,10 +133,9 @@ void check_request(const PlanRequest& request) {
 PlanStudy study_plans(PlanRequest request, const std::function<void(int64_t)>& progress) {
   check_request(request);
   Study study(request);
-  int64_t done = 0;
-  for (const LengthBatch& batch : request.batches) {
-    study.add(batch);
-    if (progress) progress(++done);
+  for (int64_t done = 0; done < request.batches.count; ++done) {
+    study.add(request.batches.next());
+    if (progress) progress(done + 1);
   }
   return std::move(study).finish();
 }

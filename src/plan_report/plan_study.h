@@ -22,7 +22,7 @@ namespace longspan {
 
 struct PlanRequest {
   std::string title;  // where the documents come from
-  std::vector<LengthBatch> batches;
+  BatchSource batches;
   PlanTarget target;
   int chunks = 1;
   std::vector<double> token_shares;  // of each server; 0 for a dedicated one

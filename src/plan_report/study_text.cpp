@@ -31,7 +31,7 @@ std::string over_bound(const PlanFigures& figures) {
 std::string head(const PlanStudy& study) {
   const PlanRequest& request = study.request;
   const PlanTarget& target = request.target;
-  const size_t batches = request.batches.size();
+  const int64_t batches = request.batches.count;
   const int64_t tokens = study.example.layout.num_tokens();
   std::string result =
       text(request.title, ": ", batches, batches == 1 ? " batch of " : " batches of ",
@@ -222,7 +222,7 @@ Json study_json(const PlanStudy& study) {
   }
   const PlanRequest& request = study.request;
   json["input"] = {{"documents", request.title},
-                   {"batches", request.batches.size()},
+                   {"batches", request.batches.count},
                    {"servers", request.speeds.size()},
                    {"gpus_per_server", request.target.gpus_per_server},
                    {"chunks", request.chunks},

@@ -79,6 +79,10 @@ class RankTrainer {
     const auto start = Clock::now();
     const int64_t first = progress_.step;
     note(run_.planner.pack_report().describe());
+    if (progress_.step < config_.optimizer.steps && agreed_stop()) {
+      note(text("stopped on request before step ", first + 1, "; the same command begins there"));
+      return;
+    }
     while (progress_.step < config_.optimizer.steps) {
       train_step(start, first);
       const bool stop = agreed_stop();
@@ -283,7 +287,8 @@ class RankTrainer {
   std::filesystem::path checkpoint_;
 };
 
-// The keys on which the data cursor depends: with other values it would point at other documents.
+// Keys whose other values a resumed run cannot take up: the data cursor would point at other
+// documents, and the weights are there already.
 void check_same_data(const RunSetup& setup, const Manifest& manifest,
                      const std::filesystem::path& checkpoint) {
   const std::string origin = (checkpoint / "manifest.json").string();
@@ -291,8 +296,8 @@ void check_same_data(const RunSetup& setup, const Manifest& manifest,
   for (size_t idx = 0; idx < setup.loaded.settings.size(); ++idx) {
     const Setting& now = setup.loaded.settings[idx];
     const std::string& name = now.key->name;
-    const bool matters =
-        name.starts_with("data.") || name == "batch.micro_batch_tokens" || name == "model.dtype";
+    const bool matters = name.starts_with("data.") || name == "batch.micro_batch_tokens" ||
+                         name == "model.dtype" || name == "model.init" || name == "model.seed";
     // Paths may move; what is in the files is compared by fingerprint.
     if (!matters || name == "data.train" || name == "data.eval") continue;
     const Setting& then = saved.settings[idx];
@@ -321,6 +326,11 @@ ResumePoint find_resume_point(const RunSetup& setup) {
     throw UserError(
         text(folder.string(), " holds a checkpoint of step ", *step,
              " and output.resume is \"never\": use another output.folder, or resume = \"auto\""));
+  }
+  if (*step > setup.config().optimizer.steps) {
+    throw UserError(text(folder.string(), " holds a checkpoint of step ", *step,
+                         ", beyond optimizer.steps = ", setup.config().optimizer.steps,
+                         ": give more steps, or another output.folder to start anew"));
   }
   ResumePoint point;
   point.checkpoint = step_path(folder, *step);

@@ -73,8 +73,8 @@ def write_model(folder, **changes):
 
 def longspan(*arguments, environment=None, **options):
     """Runs the program to its end: CompletedProcess with text output, whatever the exit code."""
-    return subprocess.run([str(LONGSPAN), *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT_S,
-                          env={**os.environ, **(environment or {})}, **options)
+    return subprocess.run([str(LONGSPAN), *map(str, arguments)], capture_output=True, text=True, errors="surrogateescape",
+                          timeout=TIMEOUT_S, env={**os.environ, **(environment or {})}, **options)
 
 
 class SmallRun:
@@ -125,6 +125,17 @@ def wait_until(process, condition, timeout_s=60):
         assert process.poll() is None, f"ended with {process.returncode} before: {process.stdout.read()}"
         assert time.monotonic() < deadline, "nothing came of it"
         time.sleep(0.0005)
+
+
+def catches(process, caught):
+    """Whether the process has a handler for the signal by now."""
+    status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+    return bool(int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16) >> (caught - 1) & 1)
+
+
+def cpu_s(process):
+    fields = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def kill_when(process, condition):

@@ -4,14 +4,17 @@ import json
 import os
 import resource
 import shutil
+import signal
 import struct
 import subprocess
+import time
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from small_runs import (LENGTHS, MODEL, SAME_BITS, SmallRun, chosen, complete_steps, longspan, snapshot, state_files)
+from small_runs import (LENGTHS, MODEL, SAME_BITS, SmallRun, catches, chosen, complete_steps, cpu_s, longspan, snapshot,
+                        state_files, wait_until)
 
 USER_ERROR = 2
 
@@ -76,6 +79,15 @@ OVERRIDES = {
     "two_models": (["--model.preset=llama_tiny"], ["model.path", "model.preset"]),
     "no_output": (["--output.folder="], ["output.folder"]),
     "eval_of_nothing": (["--output.eval_every=1"], ["output.eval_every", "data.eval"]),
+    "too_many_ranks": (["--layout.ranks=1000000000"], ["layout.ranks", "65536"]),
+    "too_many_ranks_here": (["--layout.ranks=1025"], ["layout.ranks", "1024", "mpirun -n 1025"]),
+    "too_many_threads": (["--layout.threads_per_rank=1000000"], ["layout.threads_per_rank", "hardware threads", "auto"]),
+    "too_many_threads_of_all": (["--layout.ranks=1024", "--layout.threads_per_rank=1000"], ["threads_per_rank", "1024 ranks"]),
+    "too_many_batches": (["--batch.micro_batches_per_step=1000000000"], ["micro_batches_per_step", "16384"]),
+    "too_many_chunks": (["--batch.micro_batch_tokens=10000000", "--layout.chunks=1000000"], ["layout.chunks", "65536"]),
+    "rate_beyond_float": (["--optimizer.lr=1e308"], ["optimizer.lr", "1000"]),
+    "decay_beyond_float": (["--optimizer.weight_decay=1e300"], ["optimizer.weight_decay", "1000"]),
+    "eps_below_float": (["--optimizer.eps=1e-300"], ["optimizer.eps", "1e-30"]),
 }
 
 
@@ -94,6 +106,34 @@ def test_wrong_usage(arguments):
     done = longspan(*arguments)
     assert done.returncode == USER_ERROR
     assert "--help" in done.stderr
+
+
+OPTIONS = {
+    "no_servers": (["plan", "--servers", "0"], ["--servers", "at least 1"]),
+    "minus_servers": (["plan", "--servers", "-3"], ["--servers", "-3"]),
+    "too_many_servers": (["plan", "--stream=hist:64K", "--servers=100000000", "--tokens-per-rank=1"], ["--servers", "at most"]),
+    "no_batches": (["plan", "--batches", "0"], ["--batches", "at least 1"]),
+    "too_many_batches": (["plan", "--stream=hist:64K", "--servers=2", "--tokens-per-rank=64K", "--batches=1000000000"],
+                         ["--batches", "at most"]),
+    "seed_below_0": (["plan", "--seed", "-1"], ["--seed", "-1"]),
+    "word_for_a_number": (["plan", "--seed", "1.5"], ["--seed", "1.5"]),
+    "empty_path": (["plan", "--json", ""], ["--json", "empty"]),
+    "empty_path_of_eval": (["eval", "run.toml", "--json="], ["--json"]),
+    "one_file_twice": (["plan", "--json", "x/../both", "--svg", "both"], ["--json", "--svg", "one file"]),
+    "no_ranks": (["train", "run.toml", "--ranks", "0"], ["--ranks", "at least 1"]),
+    "no_bins": (["eval", "run.toml", "--by-position", "0"], ["--by-position", "at least 1"]),
+    "no_threads": (["profile", "--threads", "0"], ["--threads"]),
+    "tokens_below_0": (["data", "inspect", "x.txt", "--micro-batch-tokens", "-1"], ["--micro-batch-tokens", "-1"]),
+}
+
+
+@pytest.mark.parametrize("arguments,words", OPTIONS.values(), ids=OPTIONS)
+def test_options(tmp_path, arguments, words):
+    done = longspan(*arguments, cwd=tmp_path)
+    assert done.returncode == USER_ERROR, done.stdout + done.stderr
+    for word in words:
+        assert word in done.stderr, f"no '{word}' in: {done.stderr}"
+    assert not list(tmp_path.iterdir())
 
 
 def test_preset_names_are_listed(run):
@@ -331,6 +371,60 @@ def test_one_process_under_torchrun_is_fine(run):
     assert done.returncode == 0, done.stderr
 
 
+# ---- input that is no file
+
+
+def as_documents(path, *keys):
+    return lambda run: ["train", run.config, f"--data.train={run.folder}/{path}", *keys]
+
+
+NO_FILES = {
+    "configuration": ("run.toml", lambda run: ["train", run.config]),
+    "model": ("model/config.json", lambda run: ["train", run.config]),
+    "weights": ("model/model.safetensors", lambda run: ["train", run.config, "--model.init=weights"]),
+    "weights_index": ("model/model.safetensors.index.json", lambda run: ["train", run.config, "--model.init=weights"]),
+    "profile": ("machine.json", lambda run: ["train", run.config, f"--attention.profile={run.folder}/machine.json"]),
+    "text": ("page.txt", as_documents("page.txt")),
+    "jsonl": ("lines.jsonl", as_documents("lines.jsonl")),
+    "fasta": ("genome.fa", as_documents("genome.fa", "--data.tokenizer=nucleotide")),
+    "fasta_gzip": ("genome.fa.gz", as_documents("genome.fa.gz", "--data.tokenizer=nucleotide")),
+    "shard": ("shard.idx", as_documents("shard.idx", "--data.tokenizer=none")),
+    "hold_out": ("parts.bed", as_documents("genome.fasta", "--data.tokenizer=nucleotide",
+                                           "--data.fasta.hold_out=parts.bed")),
+    "lengths": ("lengths.txt", lambda run: ["plan", "--lengths", run.folder / "lengths.txt", "--servers=2",
+                                            "--tokens-per-rank=64K"]),
+    "pack": ("page.txt", lambda run: ["data", "pack", run.folder / "page.txt", "--out", run.folder / "packed"]),
+}
+
+
+@pytest.mark.parametrize("name,command", NO_FILES.values(), ids=NO_FILES)
+def test_a_pipe_is_not_waited_for(run, name, command):
+    (run.folder / "genome.fasta").write_text(">a\nACGT\n")
+    (run.folder / name).unlink(missing_ok=True)
+    os.mkfifo(run.folder / name)
+    done = longspan(*command(run), cwd=run.folder)
+    assert done.returncode == USER_ERROR, done.stdout + done.stderr
+    assert name in done.stderr and "not a regular file" in done.stderr, done.stderr
+    assert not run.output.exists()
+
+
+def test_endless_devices_are_not_read(run):
+    before = snapshot(run.folder)
+    expect_refusal(run, longspan("train", "/dev/zero"), before, "/dev/zero", "not a regular file")
+    refuse(run, "/dev/zero", overrides=["--data.train=/dev/zero", "--data.format=text"])
+
+
+def test_names_that_are_not_utf8(run):
+    """Bytes are bytes in names of documents, and their pages still say what they hold."""
+    name = os.fsdecode(os.fsencode(run.folder) + b"/documents/caf\xe9\xff.txt")
+    os.rename(run.folder / "documents" / "document_03.txt", name)
+    run.train(f"--data.eval={run.folder}/documents/document_07.txt", f"--data.train={run.folder}/documents/[a-c]*.txt",
+              "--optimizer.steps=1")
+    done = longspan("data", "inspect", name, "--json", run.folder / "report.json")
+    assert done.returncode == 0, done.stderr
+    json.loads((run.folder / "report.json").read_text())
+
+
 # ---- output
 
 
@@ -338,6 +432,68 @@ def test_output_folder_below_a_file(run):
     (run.folder / "file").write_text("")
     refuse(run, f"{run.folder}/file/out", overrides=[f"--output.folder={run.folder}/file/out"])
     refuse(run, f"{run.folder}/file", overrides=[f"--output.folder={run.folder}/file"])
+
+
+def test_output_folder_of_something_else(run):
+    """A run replaces and removes files by their names, so it wants none of these names to be taken."""
+    refuse(run, "output.folder", "root", overrides=["--output.folder=/"])
+    run.output.mkdir()
+    (run.output / "config.toml").write_text("mine = true\n")
+    refuse(run, "output.folder", "config.toml", "not the folder of a run")
+    (run.output / "config.toml").rename(run.output / "notes.toml")
+    (run.output / "step-7").mkdir()
+    refuse(run, "output.folder", "step-7")
+    (run.output / "step-7").rmdir()
+    console = run.train()
+    assert f"{run.output} holds 1 other" in console and "notes.toml" in console
+    assert (run.output / "notes.toml").read_text() == "mine = true\n"
+    assert "other" not in run.train("--optimizer.steps=6")
+
+
+def test_half_written_files_of_a_killed_run_go(trained, run):
+    shutil.copytree(trained.output, run.output)
+    (run.output / "log.jsonl.tmp-99999").write_text("{")
+    (run.output / "log.jsonl.tmp-mine").write_text("{")
+    run.train("--layout.ranks=2", "--optimizer.steps=5")
+    assert not (run.output / "log.jsonl.tmp-99999").exists()
+    assert (run.output / "log.jsonl.tmp-mine").exists()
+
+
+def test_damaged_log(trained, run):
+    shutil.copytree(trained.output, run.output)
+    log = run.output / "log.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[:2]) + "damaged\n" + "".join(lines[2:]))
+    refuse(run, "log.jsonl:3", "not valid JSON", "remove this line", overrides=["--layout.ranks=2", "--optimizer.steps=5"])
+    log.write_text("".join(lines))
+    run.train("--layout.ranks=2", "--optimizer.steps=5")
+
+
+@pytest.mark.parametrize("stop_signal", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1],
+                         ids=["SIGTERM", "SIGINT", "SIGUSR1"])
+def test_asked_to_stop_while_it_starts(run, stop_signal):
+    """From the first hundredths of a second on: constructors of libtorch take a third of a second before main."""
+    for delay_s in (0, 0.2, 0.4):
+        process = run.start("--optimizer.steps=100000")
+        wait_until(process, lambda: catches(process, stop_signal))
+        assert cpu_s(process) < 0.2
+        time.sleep(delay_s)
+        process.send_signal(stop_signal)
+        console, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, console
+        assert "stopped on request" in console
+        assert not list(run.output.glob("*.partial")) and not list(run.output.glob("*.tmp-*"))
+    run.train(f"--optimizer.steps={1 + max(complete_steps(run.output), default=0)}")
+
+
+def test_a_second_interrupt_ends_at_once(run):
+    process = run.start("--optimizer.steps=100000")
+    wait_until(process, lambda: catches(process, signal.SIGINT))
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
 
 
 def test_export_to_an_existing_folder(trained):

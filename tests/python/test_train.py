@@ -186,6 +186,8 @@ REFUSED = [
     ("data.append_end_of_document", ["--data.append_end_of_document=false"]),
     ("model.dtype", ["--model.dtype=float64"]),
     ("output.resume", ["--output.resume=never"]),
+    ("model.seed", ["--model.seed=4"]),
+    ("optimizer.steps", [f"--optimizer.steps={STEPS - 1}"]),
 ]
 
 

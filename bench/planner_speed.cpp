@@ -102,12 +102,13 @@ Json measure(const Arguments& arguments, int64_t servers, const std::string& str
   std::vector<double> cpu_totals;
   Sample sum;
   double documents = 0;
-  for (size_t idx = 0; idx < request.batches.size(); ++idx) {
-    const Sample sample = time_batch(request, request.batches[idx], costs);
+  for (int64_t idx = 0; idx < request.batches.count; ++idx) {
+    const LengthBatch batch = request.batches.next();
+    const Sample sample = time_batch(request, batch, costs);
     if (idx == 0) continue;
     totals.push_back(sample.total_ms);
     cpu_totals.push_back(sample.cpu_ms);
-    documents += static_cast<double>(request.batches[idx].lengths.size());
+    documents += static_cast<double>(batch.lengths.size());
     for (const auto& [name, ms] : sample.passes) sum.add(name, ms);
   }
   const auto count = static_cast<double>(totals.size());

@@ -17,6 +17,7 @@
 #include "base/random.h"
 #include "comm/run_ranks.h"
 #include "device/device.h"
+#include "model/initialize.h"
 #include "model/transformer_model.h"
 #include "planner/home_plan.h"
 #include "planner/plan_verifier.h"
@@ -25,11 +26,16 @@
 #include "spec/presets.h"
 #include "train/executor.h"
 #include "train/model_store.h"
+#include "train/sequence_mixes.h"
 #include "train/step_planner.h"
+#include "train/store_state.h"
 
 namespace longspan {
 
 enum class Plans { kPlanner, kHome, kRandom };
+
+// Which experts the tokens like, beside what the router says.
+enum class Skew { kUniform, kFourfold, kOneExpert, kIdleRank };
 
 struct Case {
   ModelFamily family = ModelFamily::kLlama;
@@ -44,7 +50,15 @@ struct Case {
   Plans plans = Plans::kPlanner;
   int micro_batches = 1;
   int head_dim = 6;
+  // Of hybrids.
+  int expert_group = 1;
+  int64_t expert_pairs = 1 << 20;  // most that travel at once
+  Skew skew = Skew::kUniform;
   uint64_t seed = 0;
+
+  bool hybrid() const {
+    return family == ModelFamily::kGlm5Next || family == ModelFamily::kKimiLinear;
+  }
 };
 
 inline std::string describe(const Case& c) {
@@ -52,10 +66,42 @@ inline std::string describe(const Case& c) {
               c.ranks, ", chunks ", c.chunks, ", band ", c.band, ", ",
               stored_mode_name(c.stored_mode), "/", stored_mode_name(c.inner_mode), ", dedicated ",
               c.dedicated, ", shard group ", c.shard_group, ", plans ", static_cast<int>(c.plans),
-              ", micro-batches ", c.micro_batches);
+              ", micro-batches ", c.micro_batches, ", expert group ", c.expert_group,
+              ", expert pairs ", c.expert_pairs, ", skew ", static_cast<int>(c.skew));
+}
+
+// Every kind of mix, with and without experts; 16 keys selected, so that longer documents drop
+// some.
+inline ModelSpec tiny_hybrid_spec(const Case& c) {
+  const bool glm = c.family == ModelFamily::kGlm5Next;
+  ModelSpec spec = preset_spec(glm ? "glm53_flash_tiny" : "kimi_linear_tiny");
+  const MixKind other = glm ? MixKind::kSparseAttention : MixKind::kAttention;
+  spec.layer_kinds = {
+      {MixKind::kLinearAttention, false}, {other, true}, {MixKind::kLinearAttention, true}};
+  spec.num_layers = 3;
+  spec.vocab_size = 23;
+  spec.hidden_size = 16;
+  spec.intermediate_size = 24;
+  spec.num_query_heads = spec.num_kv_heads = 3;
+  spec.linear_attention.num_heads = 3;
+  spec.linear_attention.head_dim = 5;
+  spec.latent_attention.num_heads = 3;
+  spec.latent_attention.q_lora_rank = glm ? 8 : 0;
+  spec.latent_attention.kv_lora_rank = 7;
+  spec.latent_attention.nope_dim = 6;
+  spec.latent_attention.rope_dim = glm ? 0 : 2;
+  spec.latent_attention.v_dim = 4;
+  spec.head_dim = spec.latent_attention.qk_dim();
+  if (glm) spec.index = {.num_heads = 2, .head_dim = 6, .topk = 16, .pool = 4};
+  spec.experts.num_experts = 24;
+  spec.experts.top_k = 2;
+  spec.experts.width = 8;
+  spec.initializer_range = 0.5;
+  return spec;
 }
 
 inline ModelSpec tiny_spec(const Case& c) {
+  if (c.hybrid()) return tiny_hybrid_spec(c);
   ModelSpec spec = preset_spec(c.family == ModelFamily::kLlama ? "llama_tiny" : "qwen3_tiny");
   spec.vocab_size = 23;
   spec.hidden_size = 16;
@@ -168,6 +214,39 @@ inline void round_to_bfloat16(ParameterStore& store, Communicator& comm) {
   comm.barrier("rounded weights");
 }
 
+inline double selection_bias(Skew skew, int64_t expert, int64_t experts) {
+  switch (skew) {
+    case Skew::kUniform:
+      return 0;
+    case Skew::kFourfold:
+      return expert < experts / 6 ? 0.4 : 0;
+    case Skew::kOneExpert:
+      return expert == 7 ? 10 : 0;
+    case Skew::kIdleRank:  // of any group of more than one rank, the first has nothing to do
+      return expert < experts / 2 ? -10 : 0;
+  }
+  throw InternalError("unknown skew");
+}
+
+inline void fill_case(const Case& c, const ModelSpec& spec, const ParameterTable& table,
+                      ParameterStore& store, Communicator& comm) {
+  fill_weights(store, comm, "random weights",
+               [&](ParameterId id, Range elements, const RealSpan& destination) {
+                 const Parameter& parameter = table.parameters()[static_cast<size_t>(id)];
+                 initialize_parameter(parameter, /*seed=*/7, elements, destination);
+                 if (!parameter.name.ends_with("e_score_correction_bias")) return;
+                 std::visit(
+                     [&](auto values) {
+                       for (int64_t i = 0; i < elements.size(); ++i) {
+                         values[static_cast<size_t>(i)] =
+                             static_cast<std::decay_t<decltype(values[0])>>(selection_bias(
+                                 c.skew, elements.begin + i, spec.experts.num_experts));
+                       }
+                     },
+                     destination);
+               });
+}
+
 inline Outcome run_case(const Case& c, const RunOn& on = {}) {
   const ModelSpec spec = tiny_spec(c);
   const std::vector<PlannedMicroBatch> batches = make_batches(c, spec);
@@ -178,10 +257,12 @@ inline Outcome run_case(const Case& c, const RunOn& on = {}) {
     weight_sum += batch.data.weight_sum;
   }
   const ScheduleOptions options{.num_layers = static_cast<int>(spec.num_layers),
+                                .layers = scheduled_layers(spec),
                                 .band_chunks = c.band,
                                 .stored_mode = c.stored_mode,
                                 .inner_mode = c.inner_mode,
                                 .shard_group = c.shard_group,
+                                .expert_group = c.expert_group,
                                 .tied_embeddings = spec.tied_embeddings};
   std::vector<StepSchedule> schedules;
   for (int rank = 0; rank < c.ranks; ++rank) {
@@ -192,17 +273,20 @@ inline Outcome run_case(const Case& c, const RunOn& on = {}) {
   const RunRanksOptions ranks{.stall_timeout_s = 60, .device_memory = device_memory(on.device)};
   run_ranks(c.ranks, ranks, [&](Communicator& comm) {
     const DeviceThread thread(on.device);
-    const auto model = make_model(spec, at::TensorOptions(on.type).device(on.device));
+    const auto model =
+        make_model(spec, at::TensorOptions(on.type).device(on.device), c.expert_group);
     ParameterStore store = make_parameter_store(model->parameters(), comm,
                                                 {.shard_group = c.shard_group,
+                                                 .expert_group = c.expert_group,
                                                  .float64 = on.type == at::kDouble,
                                                  .bfloat16 = on.type == at::kBFloat16,
                                                  .device = on.device});
-    fill_random(model->parameters(), /*seed=*/7, store, comm);
+    fill_case(c, spec, model->parameters(), store, comm);
     if (on.rounded_weights) round_to_bfloat16(store, comm);
     Executor executor(*model, store, comm);
     const StepTotals totals = executor.run(schedules[static_cast<size_t>(comm.rank())], batches,
-                                           {.loss_scale = weight_sum > 0 ? 1 / weight_sum : 1});
+                                           {.loss_scale = weight_sum > 0 ? 1 / weight_sum : 1,
+                                            .max_expert_pairs_per_chunk = c.expert_pairs});
     std::vector<double> loss = {totals.weighted_loss_sum};
     comm.all_reduce_sum(loss, "loss");
     for (const Parameter& parameter : store.parameters()) {

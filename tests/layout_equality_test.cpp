@@ -4,19 +4,14 @@
 // servers, shard groups, micro-batches, and plans: the planner's, the home plan, and random valid
 // ones with tiles, partial results and relays. Every pair of values occurs. Tolerance: float64 sums
 // of at most a few thousand terms, reordered: 1e-10 relative per tensor.
-#include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/sub.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-
-#include "layout_case.h"
+#include "layout_equality.h"
 #include "pairwise_cases.h"
 
 namespace longspan {
 namespace {
 
-constexpr double kTolerance = 1e-10;
 constexpr int kShards = 4;  // ctest runs them as separate programs
 constexpr uint64_t kCasesPerShard = 80;
 
@@ -55,32 +50,6 @@ Case to_case(const std::vector<int>& values, uint64_t seed) {
 bool is_allowed(const std::vector<int>& values) {
   const Case c = to_case(values, 0);
   return c.dedicated < c.ranks;
-}
-
-double norm(const at::Tensor& tensor) {
-  return at::linalg_vector_norm(tensor, 2).item<double>();
-}
-
-void expect_equals_one_rank(const Case& c) {
-  Case whole = c;
-  whole.ranks = whole.chunks = whole.band = whole.shard_group = 1;
-  whole.dedicated = 0;
-  whole.stored_mode = StoredMode::kKeep;
-  whole.plans = Plans::kPlanner;
-  const Outcome expected = run_case(whole);
-  const Outcome found = run_case(c);
-  EXPECT_NEAR(found.loss, expected.loss, kTolerance * std::abs(expected.loss)) << describe(c);
-  // A gradient that vanishes in exact arithmetic (queries that see one key only) is rounding noise
-  // of the others: it is compared on the scale of 1e-4 of the whole gradient's norm.
-  double square_sum = 0;
-  for (const auto& [name, reference] : expected.gradients)
-    square_sum += norm(reference) * norm(reference);
-  const double floor = std::max(1e-4 * std::sqrt(square_sum), 1e-300);
-  for (const auto& [name, reference] : expected.gradients) {
-    const double error =
-        norm(at::sub(found.gradients.at(name), reference)) / std::max(norm(reference), floor);
-    EXPECT_LE(error, kTolerance) << name << ", " << describe(c);
-  }
 }
 
 class LayoutEquality : public testing::TestWithParam<int> {};

@@ -89,6 +89,12 @@ class Checker {
               " is more than ", quote("batch.micro_batch_tokens"), ": a chunk has a token or more");
     refuse_if(layout.ranks % layout.shard_group != 0, quote("layout.shard_group"),
               " does not divide ", quote("layout.ranks"));
+    refuse_if(layout.ranks % layout.expert_group != 0, quote("layout.expert_group"),
+              " does not divide ", quote("layout.ranks"));
+    refuse_if(layout.shard_group % layout.expert_group != 0 &&
+                  layout.expert_group % layout.shard_group != 0,
+              quote("layout.expert_group"), " and ", quote("layout.shard_group"),
+              ": one must divide the other");
     const bool redone = layout.stored_mode == "context_only";
     refuse_if(redone && layout.inner_mode == "none", quote("layout.stored_mode"), " with ",
               quote("layout.inner_mode"),

@@ -243,6 +243,14 @@ std::vector<Row> batch_and_layout_rows() {
       LONGSPAN_KEY(layout.shard_group, "Ranks that share one copy of the weights; divides ranks.")
           .at_least(1)
           .automatic("all ranks", choose_shard_group),
+      LONGSPAN_KEY(layout.expert_group,
+                   "Ranks over which the experts of a layer are spread; divides ranks, and "
+                   "shard_group or is divided by it.")
+          .at_least(1),
+      LONGSPAN_KEY(layout.expert_chunk_pairs,
+                   "Tokens times experts that a rank sends or receives at once; less needs less "
+                   "memory.")
+          .at_least(1),
       LONGSPAN_KEY(layout.threads_per_rank,
                    "CPU threads of each rank; those of a process at most 16 times the hardware's.")
           .at_least(1)

@@ -60,6 +60,8 @@ struct LayoutConfig {
   std::string stored_mode = "layer_inputs_attention";
   std::string inner_mode = "none";
   int64_t shard_group = 1;
+  int64_t expert_group = 1;
+  int64_t expert_chunk_pairs = 16384;
   int64_t threads_per_rank = 1;
   std::string device = "auto";  // until loading has chosen
   std::vector<std::string> allow_slow;

@@ -40,8 +40,6 @@ Segment Segment::record(const Body& body, const std::vector<at::Tensor>& inputs)
   }
   for (const at::Tensor& output : body(graph.inputs)) {
     graph.output_edges.push_back(torch::autograd::impl::gradient_edge(output));
-    LONGSPAN_CHECK(graph.output_edges.back().is_valid(), "output ", graph.outputs.size(),
-                   " of a segment does not depend on its inputs");
     graph.outputs.push_back(output.detach());
   }
   return segment;
@@ -72,9 +70,18 @@ std::vector<at::Tensor> Segment::backward(const std::vector<at::Tensor>& output_
   LONGSPAN_CHECK(output_gradients.size() == graph->output_edges.size(), output_gradients.size(),
                  " gradients for ", graph->output_edges.size(), " outputs");
   graph->outputs.clear();
+  edge_list edges;
+  Tensors gradients;
+  for (size_t i = 0; i < output_gradients.size(); ++i) {
+    if (!output_gradients[i].defined()) continue;
+    LONGSPAN_CHECK(graph->output_edges[i].is_valid(), "a gradient for output ", i,
+                   " of a segment, which does not depend on its inputs");
+    edges.push_back(graph->output_edges[i]);
+    gradients.push_back(output_gradients[i]);
+  }
   return torch::autograd::Engine::get_default_engine().execute(
-      graph->output_edges, output_gradients, /*keep_graph=*/false, /*create_graph=*/false,
-      /*accumulate_grad=*/false, graph->input_edges);
+      edges, gradients, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/false,
+      graph->input_edges);
 }
 
 void Segment::add_storages(StorageSet& set) const {

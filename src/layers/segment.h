@@ -55,8 +55,9 @@ class Segment {
   const std::vector<at::Tensor>& outputs() const;
   void release_outputs();
 
-  // One gradient per output, in order; one per input comes back. Frees everything the segment
-  // holds.
+  // One gradient per output, in order, undefined for one that has none (it is not looked at, or
+  // does not depend on the inputs, as an index); one per input comes back. Frees everything the
+  // segment holds.
   std::vector<at::Tensor> backward(const std::vector<at::Tensor>& output_gradients);
 
   // Everything the segment keeps alive: inputs, outputs not released, saved activations.

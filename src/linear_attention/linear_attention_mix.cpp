@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include "base/check.h"
@@ -77,7 +78,12 @@ LineExchange LinearAttentionMix::tap_exchange(const MixCall& call) const {
   return LineExchange(*call.layout, call.chunk, wanted, call.comm->rank());
 }
 
-at::Tensor LinearAttentionMix::convolution_weight(const MixCall& call) const {
+// A rank without tokens may have no weights here.
+at::Tensor LinearAttentionMix::convolution_weight(const MixCall& call,
+                                                  const at::Tensor& qkv) const {
+  if (qkv.size(0) == 0) {
+    return at::zeros({3, shape_.heads, shape_.conv_taps, shape_.key_width}, qkv.options());
+  }
   const ConvolutionParameters& ids = by_layer_.at(call.layer);
   Tensors weights;
   for (const ParameterId id : {ids.q, ids.k, ids.v}) {
@@ -106,7 +112,7 @@ KdaPiece LinearAttentionMix::make_piece(const MixCall& call, const Tensors& inpu
     stretches.push_back(shift(part.line, -piece.begin));
   }
   return KdaPiece(shape_, std::move(stretches), {inputs[0], inputs[1], inputs[2]}, before,
-                  convolution_weight(call));
+                  convolution_weight(call, inputs[0]));
 }
 
 MixOutput LinearAttentionMix::forward(const MixCall& call, const Tensors& inputs,
@@ -216,7 +222,7 @@ Tensors LinearAttentionMix::backward(const MixCall& call, const MixBackwardInput
     const auto previous = static_cast<size_t>(call.chunk - 1);
     share_of(given.gradients[previous]->tensors).add_(d_states.share);
   }
-  add_convolution_gradient(call, gradients.weight_3HNK);
+  if (!call.piece().empty()) add_convolution_gradient(call, gradients.weight_3HNK);
   give_taps_back(call, given, gradients.before_N3HK, gradients.inputs.qkv_T3HK);
   return {gradients.inputs.qkv_T3HK, gradients.inputs.g_THK, gradients.inputs.beta_TH};
 }

@@ -65,7 +65,7 @@ class LinearAttentionMix final : public SequenceMix {
   LineExchange tap_exchange(const MixCall& call) const;
   KdaPiece make_piece(const MixCall& call, const std::vector<at::Tensor>& inputs,
                       const at::Tensor& before) const;
-  at::Tensor convolution_weight(const MixCall& call) const;
+  at::Tensor convolution_weight(const MixCall& call, const at::Tensor& qkv) const;
   void add_convolution_gradient(const MixCall& call, const at::Tensor& gradient) const;
   void give_taps_back(const MixCall& call, const MixBackwardInputs& given,
                       const at::Tensor& d_before, const at::Tensor& d_qkv) const;

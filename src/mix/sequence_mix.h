@@ -87,6 +87,10 @@ class SequenceMix {
   virtual std::vector<std::vector<int64_t>> input_rows() const = 0;
   virtual std::vector<int64_t> output_row() const = 0;
 
+  // Choices that came from outside, ids [tokens of the piece, ...], as forward takes them. A mix
+  // that chooses nothing knows none.
+  virtual std::vector<at::Tensor> given_choices(const at::Tensor&) const { return {}; }
+
   // `inputs`: [tokens of the piece, input_rows()[i]...]. `choices`: empty on the first forward,
   // which fills it (with no tensors if the mix chooses nothing); filled on a repeated one.
   virtual MixOutput forward(const MixCall& call, const std::vector<at::Tensor>& inputs,

@@ -22,6 +22,11 @@ std::unique_ptr<TransformerModel> make_qwen3(const ModelSpec& spec,
                                              const at::TensorOptions& tensors,
                                              const HeadLossOptions& options);
 
+// glm5_next and kimi_linear.
+std::unique_ptr<TransformerModel> make_hybrid(const ModelSpec& spec, int64_t expert_group,
+                                              const at::TensorOptions& tensors,
+                                              const HeadLossOptions& options);
+
 // RMSNorm, then queries [T, H, K], keys and values [T, G, K].
 std::vector<at::Tensor> attention_projections(const ParameterAccess& access,
                                               const LayerParameters& ids, const ModelSpec& spec,

@@ -8,17 +8,17 @@ namespace {
 class Llama final : public TransformerModel {
  public:
   Llama(const ModelSpec& spec, const at::TensorOptions& tensors, const HeadLossOptions& options)
-      : TransformerModel(spec, tensors, options) {}
+      : TransformerModel(spec, /*expert_group=*/1, tensors, options) {}
 
   std::vector<at::Tensor> pre(const ParameterAccess& access, int64_t layer, const at::Tensor& x_TC,
-                              const std::shared_ptr<const RopeTable>& table) const override {
+                              const TokenPlaces& places) const override {
     auto qkv = attention_projections(access, parameters().layer(layer), spec(), x_TC);
-    return {rope(qkv[0], table), rope(qkv[1], table), qkv[2]};
+    return {rope(qkv[0], places.rope), rope(qkv[1], places.rope), qkv[2]};
   }
 
-  at::Tensor post(const ParameterAccess& access, int64_t layer, const at::Tensor& o_THK,
-                  const at::Tensor& x_TC) const override {
-    return dense_output(access, parameters().layer(layer), spec(), o_THK, x_TC);
+  at::Tensor post(const ParameterAccess& access, int64_t layer,
+                  const PostInputs& inputs) const override {
+    return dense_output(access, parameters().layer(layer), spec(), inputs.mixed, inputs.x);
   }
 };
 

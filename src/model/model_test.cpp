@@ -81,12 +81,12 @@ RunResult run_model(const TransformerModel& model, TestParameters& parameters,
   const auto rope = model.rope_table(documents.positions);
   const auto pre_body = [&](int64_t layer) {
     return [&model, access, rope, layer](const Tensors& in) {
-      return model.pre(access, layer, in[0], rope);
+      return model.pre(access, layer, in[0], {rope, {}});
     };
   };
   const auto post_body = [&](int64_t layer) {
     return [&model, access, layer](const Tensors& in) {
-      return Tensors{model.post(access, layer, in[0], in[1])};
+      return Tensors{model.post(access, layer, {in[0], in[1], {}})};
     };
   };
   const auto layers = static_cast<size_t>(model.num_layers());

@@ -8,20 +8,20 @@ namespace {
 class Qwen3 final : public TransformerModel {
  public:
   Qwen3(const ModelSpec& spec, const at::TensorOptions& tensors, const HeadLossOptions& options)
-      : TransformerModel(spec, tensors, options) {}
+      : TransformerModel(spec, /*expert_group=*/1, tensors, options) {}
 
   std::vector<at::Tensor> pre(const ParameterAccess& access, int64_t layer, const at::Tensor& x_TC,
-                              const std::shared_ptr<const RopeTable>& table) const override {
+                              const TokenPlaces& places) const override {
     const LayerParameters& ids = parameters().layer(layer);
     const double epsilon = spec().rms_norm_eps;
     auto qkv = attention_projections(access, ids, spec(), x_TC);
-    return {rope(head_norm(access, qkv[0], ids.q_norm, epsilon), table),
-            rope(head_norm(access, qkv[1], ids.k_norm, epsilon), table), qkv[2]};
+    return {rope(head_norm(access, qkv[0], ids.q_norm, epsilon), places.rope),
+            rope(head_norm(access, qkv[1], ids.k_norm, epsilon), places.rope), qkv[2]};
   }
 
-  at::Tensor post(const ParameterAccess& access, int64_t layer, const at::Tensor& o_THK,
-                  const at::Tensor& x_TC) const override {
-    return dense_output(access, parameters().layer(layer), spec(), o_THK, x_TC);
+  at::Tensor post(const ParameterAccess& access, int64_t layer,
+                  const PostInputs& inputs) const override {
+    return dense_output(access, parameters().layer(layer), spec(), inputs.mixed, inputs.x);
   }
 };
 

@@ -42,8 +42,8 @@ struct StepMetrics {
   std::optional<double> peak_flops;  // measured peak of all devices, per second
   std::optional<double> eta_s;
 
-  std::optional<double> imbalance;       // of the executed plans: max over mean
-  std::optional<double> imbalance_home;  // without moving attention
+  std::optional<double> imbalance;        // of the executed plans: max over mean
+  std::optional<double> imbalance_home;   // without moving attention
   std::optional<double> plan_ms;          // beside the step before
   std::optional<double> plan_exposed_ms;  // of it, what the step waited for
   std::optional<int64_t> send_bytes_max;

@@ -57,8 +57,16 @@ std::string_view operation_kind_name(OperationKind kind) {
       return "attention back";
     case OperationKind::kAttentionEnd:
       return "attention end";
+    case OperationKind::kMix:
+      return "mix";
     case OperationKind::kPostSegment:
       return "post segment";
+    case OperationKind::kExperts:
+      return "experts";
+    case OperationKind::kCombineSegment:
+      return "combine segment";
+    case OperationKind::kCombineBackward:
+      return "combine backward";
     case OperationKind::kCarryContext:
       return "carry context";
     case OperationKind::kHeadLoss:
@@ -99,16 +107,38 @@ std::string_view buffer_kind_name(BufferKind kind) {
       return "gradients";
     case BufferKind::kHidden:
       return "hidden";
-    case BufferKind::kQuery:
-      return "query";
-    case BufferKind::kKeyValue:
-      return "key_value";
-    case BufferKind::kCarriedKeyValue:
-      return "carried_key_value";
+    case BufferKind::kMixInputs:
+      return "mix_inputs";
+    case BufferKind::kContext:
+      return "context";
+    case BufferKind::kCarriedContext:
+      return "carried_context";
     case BufferKind::kAttentionPass:
       return "attention_pass";
-    case BufferKind::kAttentionOutput:
-      return "attention_output";
+    case BufferKind::kMixOutput:
+      return "mix_output";
+    case BufferKind::kSideOutputs:
+      return "side_outputs";
+    case BufferKind::kSideGradients:
+      return "side_gradients";
+    case BufferKind::kMixChoices:
+      return "mix_choices";
+    case BufferKind::kExpertInputs:
+      return "expert_inputs";
+    case BufferKind::kExpertChoices:
+      return "expert_choices";
+    case BufferKind::kPostOutputs:
+      return "post_outputs";
+    case BufferKind::kExpertOutput:
+      return "expert_output";
+    case BufferKind::kExpertInputGradients:
+      return "expert_input_gradients";
+    case BufferKind::kExpertOutputGradient:
+      return "expert_output_gradient";
+    case BufferKind::kPostOutputGradients:
+      return "post_output_gradients";
+    case BufferKind::kCombineGraph:
+      return "combine_graph";
     case BufferKind::kPreGraph:
       return "pre_graph";
     case BufferKind::kPostGraph:
@@ -119,10 +149,10 @@ std::string_view buffer_kind_name(BufferKind kind) {
       return "residual_gradient";
     case BufferKind::kOutputGradient:
       return "output_gradient";
-    case BufferKind::kQueryGradient:
-      return "query_gradient";
-    case BufferKind::kKeyValueGradient:
-      return "key_value_gradient";
+    case BufferKind::kMixInputGradients:
+      return "mix_input_gradients";
+    case BufferKind::kContextGradient:
+      return "context_gradient";
   }
   throw InternalError("unknown buffer kind");
 }

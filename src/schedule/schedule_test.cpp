@@ -68,11 +68,23 @@ Case random_case(uint64_t seed) {
   for (int size = 1; size <= ranks; ++size) {
     if (ranks % size == 0) groups.push_back(size);
   }
-  made.options = {.num_layers = static_cast<int>(random.between(1, 3)),
+  const int layers = static_cast<int>(random.between(1, 3));
+  std::vector<ScheduledLayer> kinds;  // none in every third case: a dense model
+  for (int layer = 0; seed % 3 != 0 && layer < layers; ++layer) {
+    kinds.push_back({.core_attention = random.below(3) == 0, .experts = random.below(2) == 0});
+  }
+  const int shard_group = groups[random.below(groups.size())];
+  std::vector<int> expert_groups;
+  for (const int size : groups) {
+    if (size % shard_group == 0 || shard_group % size == 0) expert_groups.push_back(size);
+  }
+  made.options = {.num_layers = layers,
+                  .layers = kinds,
                   .band_chunks = static_cast<int>(random.between(1, 4)),
                   .stored_mode = kModes[random.below(4)],
                   .inner_mode = kModes[random.below(3)],
-                  .shard_group = groups[random.below(groups.size())],
+                  .shard_group = shard_group,
+                  .expert_group = expert_groups[random.below(expert_groups.size())],
                   .tied_embeddings = random.below(2) == 0,
                   .evaluate = random.below(5) == 0};
   const int chunks = static_cast<int>(random.between(1, 5));
@@ -139,6 +151,45 @@ TEST(StepSchedule, RecomputesWhatTheStoredModeSays) {
     EXPECT_EQ(count(schedule, OperationKind::kPostSegment, Pass::kRecompute), expected.post)
         << name;
     EXPECT_EQ(count(schedule, OperationKind::kHeadLoss, Pass::kBackward), 4) << name;
+  }
+}
+
+// A mix runs again with layer_inputs only; experts run again whenever combine does. In context_only
+// a mix's context needs its forward even in the last layer, whose post and experts then stand
+// still.
+TEST(StepSchedule, RecomputesMixesAndExpertsWhereTheyAreNeeded) {
+  const TokenLayout layout = TokenLayout::make({4096}, {.chunks = 4, .shares = {1.0}});
+  RandomStream random(2, "plans");
+  std::vector<ChunkPlans> plans;
+  for (int chunk = 0; chunk < 4; ++chunk) {
+    plans.push_back({shape_of_plan(layout, Direction::kForward, chunk, random),
+                     shape_of_plan(layout, Direction::kBackward, chunk, random)});
+  }
+  struct Expected {
+    StoredMode mode, inner;
+    int64_t first_mixes, mixes, first_experts, experts;  // of 4 chunks x 3 layers
+  };
+  using Mode = StoredMode;
+  for (const Expected& expected :
+       {Expected{Mode::kKeep, Mode::kKeep, 12, 0, 12, 0},
+        Expected{Mode::kLayerInputsAttention, Mode::kKeep, 12, 0, 12, 12},
+        Expected{Mode::kLayerInputs, Mode::kKeep, 12, 12, 12, 12},
+        Expected{Mode::kContextOnly, Mode::kKeep, 12, 6, 10, 6},
+        Expected{Mode::kContextOnly, Mode::kLayerInputs, 12, 18, 10, 18}}) {
+    const ScheduleOptions options{.num_layers = 3,
+                                  .layers = std::vector<ScheduledLayer>(3, {false, true}),
+                                  .band_chunks = 2,
+                                  .stored_mode = expected.mode,
+                                  .inner_mode = expected.inner};
+    const StepSchedule schedule = build_step_schedule(options, {{&layout, &plans}}, 0);
+    const auto name = stored_mode_name(expected.mode);
+    using Kind = OperationKind;
+    EXPECT_EQ(count(schedule, Kind::kMix, Pass::kForward), expected.first_mixes) << name;
+    EXPECT_EQ(count(schedule, Kind::kMix, Pass::kRecompute), expected.mixes) << name;
+    EXPECT_EQ(count(schedule, Kind::kMix, Pass::kBackward), 12) << name;
+    EXPECT_EQ(count(schedule, Kind::kExperts, Pass::kForward), expected.first_experts) << name;
+    EXPECT_EQ(count(schedule, Kind::kExperts, Pass::kRecompute), expected.experts) << name;
+    EXPECT_EQ(count(schedule, Kind::kExperts, Pass::kBackward), 12) << name;
   }
 }
 

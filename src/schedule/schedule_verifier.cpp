@@ -12,12 +12,20 @@ namespace {
 
 bool is_collective(OperationKind kind) {
   return kind == OperationKind::kGatherWeights || kind == OperationKind::kReduceGradients ||
+         kind == OperationKind::kMix || kind == OperationKind::kExperts ||
          kind == OperationKind::kOptimizerStep;
+}
+
+// Buffers that several operations add to or work on; all others are written once in each life.
+bool may_be_updated(BufferKind kind) {
+  return kind == BufferKind::kGradients || kind == BufferKind::kContextGradient ||
+         kind == BufferKind::kAttentionPass;
 }
 
 // What makes two ranks' collectives the same one.
 auto collective_identity(const Operation& operation) {
-  return std::tuple(operation.kind, operation.pass, operation.micro_batch, operation.layer);
+  return std::tuple(operation.kind, operation.pass, operation.micro_batch, operation.layer,
+                    operation.chunk);
 }
 
 // One attention pass of one round: which messages belong together.
@@ -93,24 +101,43 @@ class Player {
     return found;
   }
 
+  // first, first + stride, ..., of `count` ranks: who takes part in a collective.
+  struct Members {
+    size_t first = 0;
+    size_t stride = 1;
+    size_t count = 1;
+    bool operator==(const Members&) const = default;
+  };
+
+  Members members(size_t rank, const Operation& operation) const {
+    const auto shards = static_cast<size_t>(options_.shard_group);
+    const auto experts = static_cast<size_t>(options_.expert_group);
+    const bool of_weights = operation.kind == OperationKind::kGatherWeights ||
+                            operation.kind == OperationKind::kReduceGradients;
+    if (operation.kind == OperationKind::kExperts) return {rank / experts * experts, 1, experts};
+    if (!of_weights) return {0, 1, schedules_.size()};
+    if (operation.layer <= final_unit(options_.num_layers))
+      return {rank / shards * shards, 1, shards};
+    if (shards < experts) return {rank, experts, 1};
+    return {rank / shards * shards + rank % experts, experts, shards / experts};
+  }
+
   bool try_collective(size_t rank, const Operation& operation) {
-    const bool all_ranks = operation.kind == OperationKind::kOptimizerStep;
-    const auto group = static_cast<size_t>(options_.shard_group);
-    const size_t first = all_ranks ? 0 : rank / group * group;
-    const size_t end = all_ranks ? schedules_.size() : first + group;
-    for (size_t peer = first; peer < end; ++peer) {
+    const Members group = members(rank, operation);
+    const size_t end = group.first + group.count * group.stride;
+    for (size_t peer = group.first; peer < end; peer += group.stride) {
       if (finished(peer)) {
         throw InternalError(text("rank ", peer, " has no partner for: ", describe(operation)));
       }
-      const OperationKind peer_kind = current(peer).kind;
-      if (!is_collective(peer_kind)) return false;
-      // Ranks of other groups may still have collectives of their own to do.
-      if (all_ranks && peer_kind != operation.kind) return false;
-      LONGSPAN_CHECK(collective_identity(current(peer)) == collective_identity(operation), "rank ",
+      const Operation& peer_operation = current(peer);
+      if (!is_collective(peer_operation.kind)) return false;
+      // The peer may still have collectives of other groups to do.
+      if (members(peer, peer_operation) != group) return false;
+      LONGSPAN_CHECK(collective_identity(peer_operation) == collective_identity(operation), "rank ",
                      rank, " is in: ", describe(operation), "; rank ", peer,
-                     " of its group is in: ", describe(current(peer)));
+                     " of its group is in: ", describe(peer_operation));
     }
-    for (size_t peer = first; peer < end; ++peer) ++at_[peer];
+    for (size_t peer = group.first; peer < end; peer += group.stride) ++at_[peer];
     return true;
   }
 
@@ -140,7 +167,10 @@ void verify_buffer_lives(const StepSchedule& schedule) {
     }
     for (const BufferKey& key : operation.writes) {
       const auto writer = last_writer.find(key);
-      if (writer != last_writer.end()) expected_waits.insert(writer->second);
+      if (writer == last_writer.end()) continue;
+      LONGSPAN_CHECK(may_be_updated(key.kind), where(operation), " writes ", describe(key),
+                     ", which is still alive");
+      expected_waits.insert(writer->second);
     }
     const std::set<int> waits(operation.waits_for.begin(), operation.waits_for.end());
     LONGSPAN_CHECK(waits == expected_waits, where(operation),

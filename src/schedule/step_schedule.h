@@ -16,14 +16,21 @@
 //
 //   keep                    the segments' graphs with all activations; nothing is computed again
 //   layer_inputs_attention  each layer's input, attention output and LSE; pre and post run again
-//   layer_inputs            each layer's input; pre, attention (its exchange included) and post run
-//   again context_only            keys and values that later bands see; the band's whole forward
-//   runs again in
-//                           the inner mode (one of the three above). The last band's first forward
-//                           already runs in the inner mode.
+//   layer_inputs            each layer's input; pre, attention (its exchange included) and post
+//                           run again
+//   context_only            what later bands see of each layer; the band's whole forward runs again
+//                           in the inner mode (one of the three above). The last band's first
+//                           forward already runs in the inner mode.
 //
-// With more than one band, keys and values of documents that continue into a later band are carried
-// in every mode, and their gradients come back before the earlier band's backward of that layer.
+// A layer's *context* is what its later tokens look back at: keys and values, latents and pooled
+// keys, or a state. With more than one band, the context of documents that continue into a later
+// band is carried in every mode, and its gradient comes back before the earlier band's backward of
+// that layer. What was *chosen* in a first forward (selected keys, experts) is kept in every mode
+// and repeated by a recompute.
+//
+// Between pre and post stands core attention, with its plan, or a *mix* (mix/sequence_mix.h), which
+// exchanges what it needs by itself: one collective operation. A layer with experts has a third
+// segment: post ends at the router, the experts' exchange follows, and combine ends the layer.
 //
 // Ranks without tokens walk the same list with zero tokens. Values; immutable once built.
 #pragma once
@@ -53,6 +60,10 @@ inline int layer_unit(int layer) {
 inline int final_unit(int num_layers) {
   return kFirstLayerUnit + num_layers;
 }
+// Experts come after it: for each layer with experts one unit for each block of the expert group.
+inline int expert_unit(int num_layers, int earlier_expert_layers, int expert_group, int block) {
+  return final_unit(num_layers) + 1 + earlier_expert_layers * expert_group + block;
+}
 
 enum class OperationKind {
   kGatherWeights,        // collective in the shard group: unit
@@ -60,7 +71,7 @@ enum class OperationKind {
   kOpenGradients,        // unit
   kReduceGradients,      // collective in the shard group: unit
   kEmbed,                // tokens of a chunk -> hidden(0)
-  kPreSegment,           // hidden -> query, key/value
+  kPreSegment,           // hidden -> mix inputs; core attention: its context, too
   kAttentionBegin,       // hand the pass its inputs
   kAttentionOutStart,    // post sends and receives of out round `index`
   kAttentionOutFinish,   // wait for them
@@ -68,10 +79,14 @@ enum class OperationKind {
   kAttentionBackStart,   // post sends and receives of back round `index`
   kAttentionBackFinish,  // wait for them and merge
   kAttentionEnd,         // results at home
-  kPostSegment,          // attention output, hidden -> hidden of the next layer
-  kCarryContext,         // keep the keys and values that later bands see
+  kMix,                  // collective over all ranks: mix inputs -> mix output, context
+  kPostSegment,          // mix output, hidden -> hidden of the next layer, or expert inputs
+  kExperts,              // collective in the expert group: expert inputs -> expert output
+  kCombineSegment,       // post outputs, expert output -> hidden of the next layer
+  kCarryContext,         // keep the context that later bands see
   kHeadLoss,             // hidden(last) -> loss and hidden gradient (training)
   kHeadEval,             // hidden(last) -> token losses
+  kCombineBackward,
   kPostBackward,
   kPreBackward,
   kEmbedBackward,
@@ -86,21 +101,32 @@ enum class Pass { kForward, kRecompute, kBackward };
 std::string_view pass_name(Pass pass);
 
 enum class BufferKind {
-  kWeights,           // gathered unit (layer field = unit)
-  kGradients,         // open accumulator of a unit (layer field = unit)
-  kHidden,            // input of a layer; index num_layers is the last layer's output
-  kQuery,             //
-  kKeyValue,          //
-  kCarriedKeyValue,   // rows of kKeyValue that later bands see
-  kAttentionPass,     // a pass in flight: received rows, partial results
-  kAttentionOutput,   // O and LSE
-  kPreGraph,          // segment kept for its backward
-  kPostGraph,         //
-  kHiddenGradient,    // gradient of kHidden
-  kResidualGradient,  // part of it that post's backward gives
-  kOutputGradient,    // dO
-  kQueryGradient,     //
-  kKeyValueGradient,  // adds up over the chunks that look back
+  kWeights,               // gathered unit (layer field = unit)
+  kGradients,             // open accumulator of a unit (layer field = unit)
+  kHidden,                // input of a layer; index num_layers is the last layer's output
+  kMixInputs,             // core attention: queries
+  kContext,               // core attention: keys and values
+  kCarriedContext,        // the part of kContext that later bands see
+  kMixChoices,            // what the first forward selected
+  kSideOutputs,           // what post needs of pre besides what the mix makes of it
+  kAttentionPass,         // a pass in flight: received rows, partial results
+  kMixOutput,             // core attention: O and LSE
+  kExpertInputs,          // tokens and the weights of their experts
+  kExpertChoices,         // which experts the first forward chose
+  kPostOutputs,           // what combine needs of post besides them
+  kExpertOutput,          //
+  kPreGraph,              // segment kept for its backward
+  kPostGraph,             //
+  kCombineGraph,          //
+  kHiddenGradient,        // gradient of kHidden
+  kResidualGradient,      // part of it that post's backward gives
+  kOutputGradient,        // of kMixOutput
+  kMixInputGradients,     //
+  kSideGradients,         //
+  kContextGradient,       // adds up over the chunks that look back
+  kExpertInputGradients,  // as the experts' exchange gives it
+  kExpertOutputGradient,  //
+  kPostOutputGradients,   // of expert inputs and post outputs, as combine gives them
 };
 std::string_view buffer_kind_name(BufferKind kind);
 
@@ -142,14 +168,25 @@ struct MicroBatchPlan {
   const std::vector<ChunkPlans>* chunks = nullptr;
 };
 
+struct ScheduledLayer {
+  bool core_attention = true;  // false: a mix
+  bool experts = false;
+};
+
 struct ScheduleOptions {
   int num_layers = 1;
-  int band_chunks = 1;  // chunks in a band; the last band may be shorter
+  std::vector<ScheduledLayer> layers;  // one a layer; none: all as ScheduledLayer() says
+  int band_chunks = 1;                 // chunks in a band; the last band may be shorter
   StoredMode stored_mode = StoredMode::kKeep;
   StoredMode inner_mode = StoredMode::kKeep;  // for kContextOnly
   int shard_group = 1;                        // ranks [k * shard_group, (k + 1) * shard_group)
-  bool tied_embeddings = false;               // the head uses the embedding unit's weight
-  bool evaluate = false;                      // forward and token losses only, nothing kept
+  int expert_group = 1;          // ranks [k * expert_group, ...) share a layer's experts
+  bool tied_embeddings = false;  // the head uses the embedding unit's weight
+  bool evaluate = false;         // forward and token losses only, nothing kept
+
+  ScheduledLayer layer(int layer) const {
+    return layers.empty() ? ScheduledLayer{} : layers.at(static_cast<size_t>(layer));
+  }
 };
 
 // InternalError on contradictory options (a band of no chunks, a context-only inner mode, a group

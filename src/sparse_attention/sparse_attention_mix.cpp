@@ -175,6 +175,11 @@ LatentExchange SparseAttentionMix::latent_exchange(const MixCall& call, const Po
           call.op + ", latents"};
 }
 
+std::vector<at::Tensor> SparseAttentionMix::given_choices(const at::Tensor& pools_TB) const {
+  const auto travel = static_cast<int32_t>(LatentTravel::kGather);
+  return {pools_TB.contiguous(), at::full({1}, travel, at::kInt)};
+}
+
 MixOutput SparseAttentionMix::forward(const MixCall& call, const std::vector<at::Tensor>& inputs,
                                       const std::vector<const MixContext*>& earlier,
                                       std::vector<at::Tensor>& choices) const {

@@ -44,6 +44,9 @@ class SparseAttentionMix final : public SequenceMix {
   std::vector<std::vector<int64_t>> input_rows() const override;
   std::vector<int64_t> output_row() const override;
 
+  // Pools [tokens, B], int32, ascending, -1 behind the last; latents are gathered.
+  std::vector<at::Tensor> given_choices(const at::Tensor& pools_TB) const override;
+
   MixOutput forward(const MixCall& call, const std::vector<at::Tensor>& inputs,
                     const std::vector<const MixContext*>& earlier,
                     std::vector<at::Tensor>& choices) const override;

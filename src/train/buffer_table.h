@@ -20,6 +20,7 @@
 #include "attention/attention_pass.h"
 #include "attention/row_store.h"
 #include "layers/segment.h"
+#include "mix/sequence_mix.h"
 #include "schedule/step_schedule.h"
 
 namespace longspan {
@@ -33,7 +34,14 @@ struct Buffer {
   RowStore rows;
   std::unique_ptr<RowAccumulator> sums;
   std::vector<Range> carried_rows;  // of a document that goes on: lines of `rows`, or of `sums`
+  MixContext context;
+  std::unique_ptr<MixContextGradient> context_gradient;
+  bool gradient_is_whole = false;  // not only of a carried context
 };
+
+inline bool is_context(BufferKind kind) {
+  return kind == BufferKind::kContext || kind == BufferKind::kCarriedContext;
+}
 
 class BufferTable {
  public:

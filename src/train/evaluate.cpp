@@ -100,7 +100,8 @@ EvalResult evaluate(Executor& executor, Communicator& comm, const DocumentSource
                          options.planner));
     const StepSchedule schedule = build_step_schedule(
         schedule_options, {{&batches[0].layout, &batches[0].plans}}, comm.rank());
-    const StepTotals totals = executor.run(schedule, batches, {});
+    const StepTotals totals = executor.run(
+        schedule, batches, {.max_expert_pairs_per_chunk = options.max_expert_pairs_per_chunk});
     for (const auto& losses : totals.token_losses) add_losses(batches[0], losses, &result);
   }
   sum_up(comm, &result);

@@ -52,6 +52,7 @@ struct EvalOptions {
   StepPlannerOptions planner;  // its pack.shuffle should be off
   ScheduleOptions schedule;    // evaluate() sets its evaluate flag
   int64_t num_bins = 1;
+  int64_t max_expert_pairs_per_chunk = 16384;  // as in RunOptions
 };
 
 // Ends of num_bins bins over [0, longest): the last bin is half of it, each earlier one half of the

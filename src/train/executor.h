@@ -15,8 +15,11 @@
 // Threads: one executor per rank, on that rank's thread; it uses the rank's communicator.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -27,6 +30,7 @@
 namespace longspan {
 
 class ParameterStore;
+class SequenceMixes;
 class TransformerModel;
 
 struct StepTotals {
@@ -40,9 +44,19 @@ struct StepTotals {
     std::vector<double> logits;  // [rows, vocabulary], if asked for
   };
   std::vector<TokenLosses> token_losses;
+  struct Choices {
+    Range line;
+    int layer = 0;
+    at::Tensor ids;  // int32 [rows, chosen]
+  };
+  std::vector<Choices> pools;    // if asked for
+  std::vector<Choices> experts;  // if asked for
+  // By layer with experts: how many of this rank's tokens chose each of them in the first forward.
+  std::map<int, std::vector<int64_t>> expert_loads;
   // Of the device that computes:
-  double attention_s = 0;   // time in launch groups
-  double exchange_s = 0;    // time in attention rounds: packing, and waiting for what has not come
+  double attention_s = 0;  // time in launch groups, and in mixes with their exchanges
+  // Time in attention rounds (packing, and waiting for what has not come) and in experts.
+  double exchange_s = 0;
   double collective_s = 0;  // time in weight gathers and gradient reductions
   // Bytes that buffers hold between forward and backward (without weights and gradients), when the
   // last forward has ended, and the most at any operation; 0 unless asked for.
@@ -50,14 +64,26 @@ struct StepTotals {
   int64_t stored_bytes_peak = 0;
 };
 
+// What a first forward chose, or is to choose, in one micro-batch: by layer, for all tokens of the
+// line.
+struct StepChoices {
+  std::map<int, at::Tensor> pools;    // int32 [tokens, pools], ascending, -1 behind the last
+  std::map<int, at::Tensor> experts;  // int32 [tokens, experts of a token], ascending
+};
+
 struct RunOptions {
-  double loss_scale = 1;       // 1 / the step's global sum of loss weights
-  bool keep_logits = false;    // evaluation schedules, for few tokens
+  double loss_scale = 1;                       // 1 / the step's global sum of loss weights
+  bool keep_logits = false;                    // evaluation schedules, for few tokens
+  int64_t max_expert_pairs_per_chunk = 16384;  // see experts/expert_dispatch.h
+  // Of a step of one micro-batch; layers that it does not name choose for themselves.
+  const StepChoices* given_choices = nullptr;
+  bool keep_choices = false;   // this rank's rows, in StepTotals::choices
   bool account_bytes = false;  // costs a walk over all buffers after each operation
 };
 
 class Executor {
  public:
+  // Called by all ranks.
   Executor(const TransformerModel& model, ParameterStore& store, Communicator& comm);
   ~Executor();
 
@@ -65,10 +91,11 @@ class Executor {
                  const RunOptions& options);
 
  private:
-  class Step;
   const TransformerModel& model_;
   ParameterStore& store_;
   Communicator& comm_;
+  std::unique_ptr<const SequenceMixes> mixes_;
+  std::unique_ptr<Communicator> expert_comm_;  // null: each rank has all experts
 };
 
 }  // namespace longspan

@@ -24,6 +24,7 @@ inline at::TensorOptions run_tensors(const RunConfig& config) {
 
 inline ParameterStoreOptions store_options(const RunConfig& config) {
   return {.shard_group = config.layout.shard_group,
+          .expert_group = config.layout.expert_group,
           .float64 = config.model.dtype == "float64",
           .bfloat16 = config.model.dtype == "bfloat16",
           .device = device_from_name(config.layout.device)};

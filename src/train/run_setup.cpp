@@ -10,6 +10,7 @@
 #include "data/open_documents.h"
 #include "spec/hf_config.h"
 #include "spec/presets.h"
+#include "train/sequence_mixes.h"
 
 namespace longspan {
 namespace {
@@ -111,9 +112,17 @@ ScheduleOptions schedule_options(const RunConfig& config, const ModelSpec& spec)
   if (options.stored_mode == StoredMode::kContextOnly) {
     options.inner_mode = stored_mode_from_name(config.layout.inner_mode);
   }
+  options.layers = scheduled_layers(spec);
   options.shard_group = narrow<int>(config.layout.shard_group);
+  options.expert_group = narrow<int>(config.layout.expert_group);
   options.tied_embeddings = spec.tied_embeddings;
   return options;
+}
+
+void check_expert_group(const RunConfig& config, const ModelSpec& spec) {
+  if (config.layout.expert_group == 1 || spec.count_expert_layers() > 0) return;
+  throw UserError(text("layout.expert_group = ", config.layout.expert_group,
+                       ", but the model has no experts; leave it out"));
 }
 
 // Finds held-out documents that do not fit before training, not at the first evaluation.
@@ -130,7 +139,8 @@ RunSetup make_run_setup(LoadedConfig loaded) {
   setup.loaded = std::move(loaded);
   const RunConfig& config = setup.config();
   setup.spec = load_spec(config.model);
-  setup.parameters = ParameterTable(setup.spec);
+  check_expert_group(config, setup.spec);
+  setup.parameters = ParameterTable(setup.spec, config.layout.expert_group);
   setup.train = open(config.data.train, config, setup.spec, /*training=*/true);
   setup.eval = open(config.data.eval, config, setup.spec, /*training=*/false);
   if (setup.train && setup.eval) check_disjoint(*setup.train, *setup.eval);

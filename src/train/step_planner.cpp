@@ -122,7 +122,7 @@ std::shared_ptr<const PlannedStep> StepPlanner::make_step() {
     for (int32_t document = 0; document < batch.layout.num_documents(); ++document) {
       const int64_t length = batch.layout.document_tokens(document);
       made->longest_document_tokens = std::max(made->longest_document_tokens, length);
-      made->attention_pairs += static_cast<double>(visible_pairs({0, length}, {0, length}));
+      made->document_tokens.push_back(length);
     }
   }
   made->cursor_after = packer_.cursor();

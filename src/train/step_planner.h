@@ -47,9 +47,9 @@ struct PlannedStep {
   int64_t tokens = 0;
   int64_t documents = 0;
   int64_t longest_document_tokens = 0;
-  double attention_pairs = 0;  // exact (query, key) pairs of one layer, forward
-  DataCursor cursor_after;     // where the step after this one begins
-  double fill_percent = 0;     // of the epoch's packing
+  std::vector<int64_t> document_tokens;  // of each document
+  DataCursor cursor_after;               // where the step after this one begins
+  double fill_percent = 0;               // of the epoch's packing
   // Of the forward plans: worst chunk's max over mean of predicted attention work over servers, as
   // planned and if no query moved.
   double imbalance = 1;

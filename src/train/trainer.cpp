@@ -64,7 +64,7 @@ class RankTrainer {
         setup_(run.setup),
         config_(run.setup.config()),
         comm_(comm),
-        model_(make_model(setup_.spec, run_tensors(config_))),
+        model_(make_model(setup_.spec, run_tensors(config_), config_.layout.expert_group)),
         store_(make_parameter_store(setup_.parameters, comm, store_options(config_))),
         executor_(*model_, store_, comm),
         rates_(make_schedule(config_.optimizer.schedule, config_.optimizer.lr,
@@ -167,7 +167,9 @@ class RankTrainer {
     verify_schedules(setup_.schedule, micro_batches, all);
 #endif
     const double scale = planned.loss_weight_sum > 0 ? 1 / planned.loss_weight_sum : 1;
-    return executor_.run(schedule, planned.micro_batches, {.loss_scale = scale});
+    return executor_.run(
+        schedule, planned.micro_batches,
+        {.loss_scale = scale, .max_expert_pairs_per_chunk = config_.layout.expert_chunk_pairs});
   }
 
   void advance(const PlannedStep& planned) {
@@ -192,7 +194,9 @@ class RankTrainer {
         static_cast<double>(config_.batch.micro_batch_tokens * std::ssize(planned.micro_batches));
     metrics.documents_seen = progress_.documents_seen;
     metrics.tokens_seen = progress_.tokens_seen;
-    metrics.flops = training_flops(setup_.spec, planned.tokens, planned.attention_pairs);
+    ModelWork work;
+    for (const int64_t tokens : planned.document_tokens) work += document_work(setup_.spec, tokens);
+    metrics.flops = training_flops(setup_.spec, work);
     metrics.peak_flops = run_.process.peak.per_second;
     metrics.imbalance = planned.imbalance;
     metrics.imbalance_home = planned.home_imbalance;
@@ -223,27 +227,30 @@ class RankTrainer {
   void evaluate_now() {
     if (!setup_.eval) return;
     const auto start = Clock::now();
-    const EvalResult result = evaluate(executor_, comm_, *setup_.eval,
-                                       {.planner = evaluation_planner(setup_),
-                                        .schedule = setup_.schedule,
-                                        .num_bins = kEvalBins});
+    const EvalResult result =
+        evaluate(executor_, comm_, *setup_.eval,
+                 {.planner = evaluation_planner(setup_),
+                  .schedule = setup_.schedule,
+                  .num_bins = kEvalBins,
+                  .max_expert_pairs_per_chunk = config_.layout.expert_chunk_pairs});
     if (log_) log_->evaluation(progress_.step, result, seconds_since(start));
   }
 
   void save() {
     progress_.data_files = setup_.train->fingerprints();
-    checkpoint_ = save_train_state(comm_, config_.output.folder,
-                                   {.progress = progress_,
-                                    .run = {.config_toml = setup_.loaded.toml(),
-                                            .engine_version = run_.process.version,
-                                            .engine_commit = run_.process.commit,
-                                            .ranks = config_.layout.ranks,
-                                            .shard_group = config_.layout.shard_group,
-                                            .attention_profile = config_.attention.profile},
-                                    .parameters = parameter_records(setup_.parameters.parameters()),
-                                    .arrays = state_arrays(store_),
-                                    .files = model_files(setup_.spec, config_.model.path),
-                                    .keep_latest = config_.output.keep_latest});
+    checkpoint_ = save_train_state(
+        comm_, config_.output.folder,
+        {.progress = progress_,
+         .run = {.config_toml = setup_.loaded.toml(),
+                 .engine_version = run_.process.version,
+                 .engine_commit = run_.process.commit,
+                 .ranks = config_.layout.ranks,
+                 .shard_group = config_.layout.shard_group,
+                 .attention_profile = config_.attention.profile},
+         .parameters = parameter_records(setup_.parameters.parameters()),
+         .arrays = state_arrays(store_),
+         .files = model_files(setup_.spec, config_.model.path, folder_of_weights()),
+         .keep_latest = config_.output.keep_latest});
     store_.drop_host_copies();
   }
 
@@ -261,6 +268,11 @@ class RankTrainer {
     log_->summary(step_path(config_.output.folder, progress_.step).string(), balance);
   }
 
+  // Empty if the run began with random ones.
+  std::string folder_of_weights() const {
+    return config_.model.init == "weights" ? config_.model.path : "";
+  }
+
   void export_final() {
     const auto to = std::filesystem::path(config_.output.folder) / "hf";
     if (std::filesystem::exists(to / "config.json")) {
@@ -269,6 +281,7 @@ class RankTrainer {
     }
     HfExportOptions options;
     if (!config_.model.path.empty()) options.companions = hf_companion_files(config_.model.path);
+    options.carried_from = folder_of_weights();
     export_weights(store_, comm_, setup_.spec, to, options);
     note(text("export: ", to.string()));
   }

@@ -9,7 +9,7 @@ help:
 	@echo 'make test      set up, build, run all CPU tests'
 	@echo 'make build     the program alone: build/release/longspan'
 	@echo 'make core      the torch-free core and its tests (no .venv needed)'
-	@echo 'make sanitize  core tests under AddressSanitizer + UBSan and under ThreadSanitizer'
+	@echo 'make sanitize  core tests under AddressSanitizer + UBSan, those with threads under ThreadSanitizer'
 	@echo 'make fuzz      parsers under libFuzzer, one minute each (installs clang-16)'
 	@echo 'make format    clang-format all sources'
 
@@ -34,12 +34,13 @@ core:
 	ctest --test-dir build/core --output-on-failure -j $(JOBS)
 
 sanitize:
-	cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --test-dir build/asan --output-on-failure -j $(JOBS)
-	cmake --preset tsan && cmake --build --preset tsan -j $(JOBS) && ctest --test-dir build/tsan --output-on-failure -j $(JOBS)
+	scripts/setup.sh fuzz
+	cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --test-dir build/asan -LE fuzz --output-on-failure -j $(JOBS)
+	cmake --preset tsan && cmake --build --preset tsan -j $(JOBS) && ctest --test-dir build/tsan -L threads --output-on-failure -j $(JOBS)
 
 fuzz:
 	scripts/setup.sh fuzz
-	cmake --preset fuzz && cmake --build --preset fuzz -j $(JOBS) && ctest --test-dir build/fuzz -L fuzz --output-on-failure -j $(JOBS)
+	cmake --preset asan && cmake --build --preset fuzz -j $(JOBS) && ctest --test-dir build/asan -L fuzz --output-on-failure -j $(JOBS)
 
 format:
 	git ls-files '*.h' '*.cpp' | xargs clang-format -i

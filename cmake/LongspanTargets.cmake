@@ -29,6 +29,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   # GCC 12 warns about its own inlined std::string code (GCC bug 105651).
   target_compile_options(longspan_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  # A loop that instrumented code cannot vectorise is only slow.
+  target_compile_options(longspan_flags INTERFACE -Wno-pass-failed)
+endif()
 target_include_directories(longspan_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
 if(LONGSPAN_VERIFY OR CMAKE_BUILD_TYPE STREQUAL "Debug")
   target_compile_definitions(longspan_flags INTERFACE LONGSPAN_VERIFY=1)
@@ -67,7 +71,9 @@ function(longspan_library name)
 endfunction()
 
 # longspan_test(NAME SOURCES a_test.cpp ... [DEPS targets ...] [LABELS fast|slow|...] [TIMEOUT s]):
-# a GoogleTest program that ctest runs as one test.
+# a GoogleTest program that ctest runs as one test. The label "threads" is for tests of code that several
+# threads share: the target thread_tests builds them, for ThreadSanitizer.
+add_custom_target(thread_tests)
 function(longspan_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
@@ -82,6 +88,9 @@ function(longspan_test name)
     target_precompile_headers(${name} REUSE_FROM longspan_test_headers)
   endif()
   add_test(NAME ${name} COMMAND ${name})
+  if("threads" IN_LIST ARG_LABELS)
+    add_dependencies(thread_tests ${name})
+  endif()
   # One OpenMP thread: waiting threads of several ranks would otherwise spin on each other's cores.
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
                        ENVIRONMENT "OMP_NUM_THREADS=1")

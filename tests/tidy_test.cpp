@@ -84,11 +84,6 @@ const std::vector<std::pair<std::string, FolderRule>> kFolders = {
     {"profile", {{"base", "cost", "observe", "kernels", "comm", "attention", "train"}, true}},
 };
 
-// Files that may be longer than the limit, with the reason.
-const std::map<std::string, std::string> kLongFiles = {
-    {"src/schedule/step_schedule.cpp",
-     "one builder: a step's operations, read in the order in which they run"},
-};
 constexpr int64_t kMaxLines = 500;
 constexpr size_t kMaxLineBytes = 110;
 
@@ -190,9 +185,7 @@ TEST(Tidy, FilesAndLinesAreShort) {
   for (const std::string folder : {"src", "apps", "tests"}) {
     for (const fs::path& path : sources(folder)) {
       const auto lines = lines_of(read(path));
-      if (!kLongFiles.contains(name_of(path))) {
-        EXPECT_LE(std::ssize(lines), kMaxLines) << name_of(path) << " holds more than one idea";
-      }
+      EXPECT_LE(std::ssize(lines), kMaxLines) << name_of(path) << " holds more than one idea";
       for (size_t idx = 0; idx < lines.size(); ++idx) {
         EXPECT_LE(lines[idx].size(), kMaxLineBytes) << name_of(path) << ":" << idx + 1;
       }

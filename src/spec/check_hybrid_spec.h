@@ -1,4 +1,8 @@
-// The hybrid's part of check_model_spec and first_difference. Private to spec/; pure functions.
+// The hybrid's part of check_model_spec and first_difference. Private to spec/.
+//
+// Why apart: what a hybrid has beyond a plain decoder is checked and compared part by part.
+//
+// Pure functions; any thread.
 #pragma once
 
 #include <string>

@@ -1,5 +1,9 @@
-// What hf_hybrid.cpp asks of each hybrid family, and what the families share. Private to spec/;
-// pure functions.
+// What hf_hybrid.cpp asks of each hybrid family, and what the families share. Private to spec/.
+//
+// Why apart: each family spells its configuration in its own way; one file each reads and writes
+// it.
+//
+// Pure functions; any thread.
 #pragma once
 
 #include "spec/hf_fields.h"

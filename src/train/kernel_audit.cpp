@@ -14,22 +14,69 @@ std::string KernelUse::line() const {
   return text(operation, " (", layers, "): ", kernel, "; ", reason, fast ? "" : " [slow]");
 }
 
+namespace {
+
+// "layers 0 to 2, 4": those that `belongs` picks; empty if none.
+template <typename Predicate>
+std::string layers_where(const ModelSpec& spec, const Predicate& belongs) {
+  std::string names;
+  for (int64_t first = 0; first < spec.num_layers; ++first) {
+    if (!belongs(spec.layer_kind(first))) continue;
+    int64_t last = first;
+    while (last + 1 < spec.num_layers && belongs(spec.layer_kind(last + 1))) ++last;
+    names += text(names.empty() ? "layers " : ", ", first);
+    if (last > first) names += text(" to ", last);
+    first = last;
+  }
+  return names;
+}
+
+std::string layers_with(const ModelSpec& spec, MixKind mix) {
+  return layers_where(spec, [mix](const LayerKind& kind) { return kind.mix == mix; });
+}
+
+// What a hybrid has besides; the CPU has one kernel for each.
+std::vector<KernelUse> hybrid_uses(const ModelSpec& spec, const std::string& own) {
+  std::vector<KernelUse> uses;
+  const auto add = [&](const char* operation, const std::string& layers, const char* reason) {
+    if (!layers.empty()) uses.push_back({operation, layers, own, reason});
+  };
+  add("linear attention", layers_with(spec, MixKind::kLinearAttention),
+      "chunks of 64 tokens, states passed on as affine maps");
+  add("index scoring, sparse attention", layers_with(spec, MixKind::kSparseAttention),
+      "running top-k in a bounded buffer, attention on latents");
+  add("router, experts", layers_where(spec, [](const LayerKind& k) { return k.has_experts; }),
+      "grouped products, tokens exchanged in bounded chunks");
+  if (spec.hyper.streams > 1) {
+    add("residual streams", text("layers 0 to ", spec.num_layers - 1), "one pass each way");
+  }
+  return uses;
+}
+
+}  // namespace
+
 std::vector<KernelUse> kernel_audit(const ModelSpec& spec, const at::TensorOptions& tensors) {
   const at::ScalarType type = at::typeMetaToScalarType(tensors.dtype());
   const bool on_cpu = tensors.device().is_cpu();
   const std::string all = text("layers 0 to ", spec.num_layers - 1);
-  if (!on_cpu) check_library_attention();
-  const AttentionKernelChoice attention = attention_kernel_for(
-      {.heads = spec.num_query_heads, .key_heads = spec.num_kv_heads, .head_width = spec.head_dim},
-      type, tensors.device());
   const std::string own =
       text(on_cpu ? "own CPU kernels, " : "own CUDA kernels, ", c10::toString(type), ", sums in ",
            c10::toString(accumulate_type(type)));
-  return {{"attention", all, attention.name, attention.reason, attention.fast},
-          {"products", text(all, " and head"), on_cpu ? "libtorch" : "cuBLAS through libtorch",
-           text("weight gradients add up in ", c10::toString(accumulate_type(type)))},
-          {"norms, rope, SwiGLU", all, own, "one pass each way"},
-          {"embedding, loss, AdamW", "whole model", own, "sums in a fixed order"}};
+  std::vector<KernelUse> uses = hybrid_uses(spec, own);
+  if (const std::string layers = layers_with(spec, MixKind::kAttention); !layers.empty()) {
+    if (!on_cpu) check_library_attention();
+    const AttentionKernelChoice attention = attention_kernel_for({.heads = spec.num_query_heads,
+                                                                  .key_heads = spec.num_kv_heads,
+                                                                  .head_width = spec.head_dim},
+                                                                 type, tensors.device());
+    uses.push_back({"attention", layers, attention.name, attention.reason, attention.fast});
+  }
+  uses.push_back({"products", text(all, " and head"),
+                  on_cpu ? "libtorch" : "cuBLAS through libtorch",
+                  text("weight gradients add up in ", c10::toString(accumulate_type(type)))});
+  uses.push_back({"norms, rope, SwiGLU", all, own, "one pass each way"});
+  uses.push_back({"embedding, loss, AdamW", "whole model", own, "sums in a fixed order"});
+  return uses;
 }
 
 void require_fast(const std::vector<KernelUse>& uses, const std::vector<std::string>& allow_slow) {

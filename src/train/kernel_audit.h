@@ -5,7 +5,7 @@
 //   require_fast(uses, config.layout.allow_slow);      // UserError naming what is slow, and why
 //   for (const KernelUse& use : uses) print(use.line());
 //
-// All layers of a model are alike, so each operation stands here once. Pure functions.
+// Layers of a kind are alike, so each operation stands here once, with its layers. Pure functions.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,0 +1,113 @@
+"""Hybrid models as a user trains them: they learn, transformers loads what they export, a killed run goes on with the same bits.
+
+One fixed batch of real text (this repository's README), the tiny presets, learning rate 1e-2: the loss falls to a tenth of its first value
+within 40 steps. Documents are longer than what an index selects, so sparse attention drops keys.
+"""
+import json
+import pathlib
+import subprocess
+
+import pytest
+import torch
+import torch.nn.functional as functional
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+from small_runs import LONGSPAN, kill_when, last_logged_step, longspan, read_log, state_files
+
+README = pathlib.Path(__file__).parents[2] / "README.md"
+# By preset: the class that transformers has for it.
+PRESETS = {"glm53_flash_tiny": AutoModelForImageTextToText, "kimi_linear_tiny": AutoModelForCausalLM}
+LENGTHS = [600, 37, 3, 1]
+CONFIG = """
+[model]
+preset = "{preset}"
+init = "random"
+[data]
+train = ["{folder}/documents/*.txt"]
+tokenizer = "byte"
+[batch]
+micro_batch_tokens = {tokens}
+[layout]
+ranks = 2
+chunks = 2
+band = 1
+expert_group = 2
+stored_mode = "{stored_mode}"
+threads_per_rank = 1
+[optimizer]
+steps = {steps}
+lr = 1e-2
+warmup_steps = 4
+schedule = "constant"
+weight_decay = 0
+[output]
+folder = "{folder}/out"
+save_every = {save_every}
+"""
+
+
+def write_run(folder, preset, steps, stored_mode="layer_inputs_attention", save_every=0):
+    text = README.read_text(encoding="utf-8").encode("ascii", "ignore").decode()
+    (folder / "documents").mkdir()
+    begin = 0
+    for index, length in enumerate(LENGTHS):
+        (folder / "documents" / f"{index}.txt").write_text(text[begin:begin + length])
+        begin += length
+    # An end-of-document token closes each document: all of them are the one batch of every step.
+    config = CONFIG.format(folder=folder, preset=preset, steps=steps, stored_mode=stored_mode, save_every=save_every,
+                           tokens=sum(LENGTHS) + len(LENGTHS))
+    (folder / "run.toml").write_text(config)
+    return folder / "run.toml"
+
+
+def documents_with_end(folder):
+    return [list(path.read_bytes()) + [256] for path in sorted((folder / "documents").glob("*.txt"))]
+
+
+def train(run, *overrides):
+    done = longspan("train", run, *overrides)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_learns_one_batch_and_exports_it(tmp_path, preset):
+    run = write_run(tmp_path, preset, steps=40)
+    train(run)
+    losses = [line["loss"] for line in read_log(tmp_path / "out") if line["kind"] == "step"]
+    assert len(losses) == 40
+    assert min(losses) < losses[0] / 10, losses
+
+    # Evaluated are the documents of the training; so the configuration has to name others for that.
+    (tmp_path / "other.txt").write_text("other text")
+    done = longspan("eval", run, f"--data.train={tmp_path}/other.txt", f"--data.eval={tmp_path}/documents/*.txt",
+                    "--by-position", "1", "--json", tmp_path / "eval.json")
+    assert done.returncode == 0, done.stderr
+    done = longspan("export", tmp_path / "out", "--to", tmp_path / "hf")
+    assert done.returncode == 0, done.stderr
+    model = PRESETS[preset].from_pretrained(tmp_path / "hf", dtype=torch.float32, attn_implementation="eager").eval()
+    loss_sum, targets = 0.0, 0
+    with torch.no_grad():
+        for tokens in documents_with_end(tmp_path):
+            ids = torch.tensor([tokens])
+            logits = model(ids).logits[0].double()
+            loss_sum += functional.cross_entropy(logits[:-1], ids[0, 1:], reduction="sum").item()
+            targets += len(tokens) - 1
+    evaluated = json.loads((tmp_path / "eval.json").read_text())
+    assert evaluated["weight"] == targets
+    assert abs(evaluated["loss"] - loss_sum / targets) < 1e-4
+
+
+@pytest.mark.parametrize("stored_mode", ["keep", "context_only"])
+def test_a_killed_run_goes_on_with_the_same_bits(tmp_path, stored_mode):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        folder.mkdir()
+    reference = write_run(whole, "glm53_flash_tiny", steps=8, stored_mode=stored_mode, save_every=3)
+    run = write_run(killed, "glm53_flash_tiny", steps=8, stored_mode=stored_mode, save_every=3)
+    train(reference)
+    process = subprocess.Popen([str(LONGSPAN), "train", str(run)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    kill_when(process, lambda: last_logged_step(killed / "out") >= 4)
+    assert 4 <= last_logged_step(killed / "out") < 8
+    train(run)
+    assert state_files(whole / "out" / "step-8") == state_files(killed / "out" / "step-8")

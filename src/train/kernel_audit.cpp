@@ -16,19 +16,21 @@ std::string KernelUse::line() const {
 
 namespace {
 
-// "layers 0 to 2, 4": those that `belongs` picks; empty if none.
+// "layers 0 to 2, 4", "layer 3": those that `belongs` picks; empty if none.
 template <typename Predicate>
 std::string layers_where(const ModelSpec& spec, const Predicate& belongs) {
   std::string names;
+  int64_t count = 0;
   for (int64_t first = 0; first < spec.num_layers; ++first) {
     if (!belongs(spec.layer_kind(first))) continue;
     int64_t last = first;
     while (last + 1 < spec.num_layers && belongs(spec.layer_kind(last + 1))) ++last;
-    names += text(names.empty() ? "layers " : ", ", first);
+    names += text(names.empty() ? "" : ", ", first);
     if (last > first) names += text(" to ", last);
+    count += last - first + 1;
     first = last;
   }
-  return names;
+  return count == 0 ? "" : text(count == 1 ? "layer " : "layers ", names);
 }
 
 std::string layers_with(const ModelSpec& spec, MixKind mix) {

@@ -1,0 +1,165 @@
+// One training step of one long document through a hybrid model in context-only mode: what is kept
+// per token, by the program's own count and by closed form, peak memory, tokens per second.
+//
+//   longspan_hybrid_memory [--preset=glm53_flash_tiny] [--tokens=16384 ...] [--chunk-tokens=4096]
+//
+// What context-only keeps of a token is what later tokens look back at (a latent and a share of a
+// pool key for each layer of sparse attention), and what was chosen (pools, experts): nothing that
+// grows with layers times streams. States of linear attention are kept once for a chunk.
+// Each length is a process of its own, so that peaks do not mix. Ends with 1 if more is kept than
+// the closed form says.
+#include <ATen/Parallel.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+
+#include <chrono>
+#include <iomanip>
+#include <iostream>
+
+#include "base/check.h"
+#include "base/narrow.h"
+#include "base/random.h"
+#include "comm/run_ranks.h"
+#include "data/memory_source.h"
+#include "data/micro_batch.h"
+#include "layers/tensor_memory.h"
+#include "model/transformer_model.h"
+#include "observe/machine.h"
+#include "spec/presets.h"
+#include "train/executor.h"
+#include "train/model_store.h"
+#include "train/sequence_mixes.h"
+
+namespace longspan {
+namespace {
+
+constexpr uint64_t kSeed = 1;
+constexpr double kFloatBytes = 4;
+constexpr double kIdBytes = 4;
+
+struct BenchArguments {
+  std::string preset = "glm53_flash_tiny";
+  std::vector<int64_t> tokens = {16384, 65536, 262144};
+  int64_t chunk_tokens = 4096;
+};
+
+// Bytes of the whole document while its last band is at work.
+double closed_form_bytes(const ModelSpec& spec, const TokenLayout& layout) {
+  const auto tokens = static_cast<double>(layout.num_tokens());
+  const auto last_band = static_cast<double>(layout.chunk(layout.num_chunks() - 1).size());
+  const double carried_tokens = tokens - last_band;
+  const auto sparse = static_cast<double>(spec.count_layers(MixKind::kSparseAttention));
+  const auto linear = static_cast<double>(spec.count_layers(MixKind::kLinearAttention));
+  const double latent = static_cast<double>(spec.latent_attention.kv_lora_rank) * kFloatBytes;
+  const double pool_key =
+      static_cast<double>(spec.index.head_dim) * kFloatBytes / static_cast<double>(spec.index.pool);
+  const double pools = static_cast<double>(spec.index.selected_pools()) * kIdBytes;
+  const double experts =
+      static_cast<double>(spec.count_expert_layers() * spec.experts.top_k) * kIdBytes;
+  const LinearAttentionSpec& kda = spec.linear_attention;
+  const auto border =
+      static_cast<double>(kda.width() * kda.head_dim + 3 * kda.width() * (kda.conv_taps - 1));
+  const double borders =
+      static_cast<double>(layout.num_chunks() - 1) * linear * border * kFloatBytes;
+  // The last band runs in the inner mode, layer_inputs: its inputs of all layers and the output.
+  const double inputs =
+      static_cast<double>((spec.num_layers + 1) * spec.hyper.streams * spec.hidden_size) *
+      kFloatBytes;
+  return carried_tokens * sparse * (latent + pool_key) + tokens * (sparse * pools + experts) +
+         borders + last_band * inputs;
+}
+
+PlannedMicroBatch one_document(int64_t tokens, int chunks, int64_t vocabulary) {
+  RandomStream random(kSeed, "bench document");
+  DocumentContent content;
+  for (int64_t at = 0; at < tokens; ++at) {
+    content.tokens.push_back(narrow<int32_t>(random.between(0, vocabulary - 1)));
+  }
+  const MemorySource source({std::move(content)});
+  const PackedMicroBatch packed{.pieces = {{0, {0, tokens}}}};
+  return plan_micro_batch(materialize(source, packed, {.vocabulary_size = vocabulary}),
+                          {.chunks = chunks});
+}
+
+// Prints the row of a length; false if more is kept than the closed form says.
+bool run_length(const BenchArguments& arguments, int64_t tokens) {
+  const ModelSpec spec = preset_spec(arguments.preset);
+  const auto chunks = narrow<int>((tokens + arguments.chunk_tokens - 1) / arguments.chunk_tokens);
+  std::vector<PlannedMicroBatch> batches;
+  batches.push_back(one_document(tokens, chunks, spec.vocab_size));
+  const StepSchedule schedule =
+      build_step_schedule({.num_layers = narrow<int>(spec.num_layers),
+                           .layers = scheduled_layers(spec),
+                           .band_chunks = 1,
+                           .stored_mode = StoredMode::kContextOnly,
+                           .inner_mode = StoredMode::kLayerInputs,
+                           .tied_embeddings = spec.tied_embeddings},
+                          {{&batches[0].layout, &batches[0].plans}}, /*rank=*/0);
+  const double form = closed_form_bytes(spec, batches[0].layout) / static_cast<double>(tokens);
+  bool within = true;
+  keep_tensor_memory();  // as the program does
+  run_ranks(1, {}, [&](Communicator& comm) {
+    at::set_num_threads(narrow<int>(usable_threads()));
+    const auto model = make_model(spec, at::kFloat);
+    ParameterStore store = make_parameter_store(model->parameters(), comm, {});
+    fill_random(model->parameters(), kSeed, store, comm);
+    Executor executor(*model, store, comm);
+    const auto before = static_cast<double>(resident_bytes());
+    const auto start = std::chrono::steady_clock::now();
+    const StepTotals totals = executor.run(
+        schedule, batches, {.loss_scale = 1 / batches[0].data.weight_sum, .account_bytes = true});
+    store.step({}, /*lr=*/1e-4, /*clip=*/1, "optimizer step");
+    const double step_s =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double stored = static_cast<double>(totals.stored_bytes) / static_cast<double>(tokens);
+    within = stored <= form;
+    constexpr double kGib = 1 << 30;
+    std::cout << std::fixed << "| " << tokens << " | " << chunks << std::setprecision(0) << " | "
+              << stored << " | " << form << " | " << std::setprecision(2)
+              << static_cast<double>(totals.stored_bytes_peak) / kGib << " | "
+              << (static_cast<double>(peak_resident_bytes()) - before) / kGib << " | "
+              << std::setprecision(0) << static_cast<double>(tokens) / step_s << " | "
+              << std::setprecision(4) << totals.weighted_loss_sum / batches[0].data.weight_sum
+              << " |" << std::endl;
+  });
+  return within;
+}
+
+bool run_apart(const BenchArguments& arguments, int64_t tokens) {
+  const pid_t child = fork();
+  LONGSPAN_CHECK(child >= 0, "no process");
+  if (child == 0) {
+    int code = 2;
+    try {
+      code = run_length(arguments, tokens) ? 0 : 1;
+    } catch (const std::exception& error) {
+      std::cerr << "longspan_hybrid_memory: " << error.what() << std::endl;
+    }
+    std::_Exit(code);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+}  // namespace
+}  // namespace longspan
+
+int main(int argc, char** argv) {
+  CLI::App app("Memory and speed of one long document through a hybrid model.");
+  longspan::BenchArguments arguments;
+  app.add_option("--preset", arguments.preset);
+  app.add_option("--tokens", arguments.tokens);
+  app.add_option("--chunk-tokens", arguments.chunk_tokens)->check(CLI::PositiveNumber);
+  CLI11_PARSE(app, argc, argv);
+  std::cout
+      << "| tokens | chunks | kept B/token | closed form | buffers' peak GiB | resident peak GiB | "
+         "tokens/s | loss |\n|---|---|---|---|---|---|---|---|\n"
+      << std::flush;
+  bool within = true;
+  for (const int64_t tokens : arguments.tokens)
+    within = longspan::run_apart(arguments, tokens) && within;
+  return within ? 0 : 1;
+}

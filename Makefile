@@ -2,14 +2,15 @@
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 
-.PHONY: help demo test build core sanitize fuzz format clean
+.PHONY: help demo test build core sanitize threads fuzz format clean
 
 help:
 	@echo 'make demo      set up, build, train on real documents, show the result'
 	@echo 'make test      set up, build, run all CPU tests'
 	@echo 'make build     the program alone: build/release/longspan'
 	@echo 'make core      the torch-free core and its tests (no .venv needed)'
-	@echo 'make sanitize  core tests under AddressSanitizer + UBSan, those with threads under ThreadSanitizer'
+	@echo 'make sanitize  core tests under AddressSanitizer + UBSan (installs clang-16), and make threads'
+	@echo 'make threads   core tests that have threads under ThreadSanitizer'
 	@echo 'make fuzz      parsers under libFuzzer, one minute each (installs clang-16)'
 	@echo 'make format    clang-format all sources'
 
@@ -33,9 +34,11 @@ core:
 	cmake --build --preset core -j $(JOBS)
 	ctest --test-dir build/core --output-on-failure -j $(JOBS)
 
-sanitize:
+sanitize: threads
 	scripts/setup.sh fuzz
 	cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --test-dir build/asan -LE fuzz --output-on-failure -j $(JOBS)
+
+threads:
 	cmake --preset tsan && cmake --build --preset tsan -j $(JOBS) && ctest --test-dir build/tsan -L threads --output-on-failure -j $(JOBS)
 
 fuzz:

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 namespace longspan {
 
@@ -63,18 +64,16 @@ namespace block_product {
 template <typename Real>
 using Vector [[gnu::vector_size(kVectorBytes)]] = Real;
 
-// A vector in memory: aligned like one value, and it may alias an array of values.
+// A vector in memory lies like an array of values, at any place of one.
 template <typename Real>
-using StoredVector [[gnu::vector_size(kVectorBytes), gnu::aligned(sizeof(Real)), gnu::may_alias]] =
-    Real;
-
-template <typename Real>
-inline StoredVector<Real>& stored(Real* data) {
-  return *reinterpret_cast<StoredVector<Real>*>(data);
+inline Vector<Real> load(const Real* data) {
+  Vector<Real> vector;
+  std::memcpy(&vector, data, sizeof(vector));
+  return vector;
 }
 template <typename Real>
-inline const StoredVector<Real>& stored(const Real* data) {
-  return *reinterpret_cast<const StoredVector<Real>*>(data);
+inline void store(const Vector<Real>& vector, Real* data) {
+  std::memcpy(data, &vector, sizeof(vector));
 }
 
 // Not inlined: among the caller's variables the compiler would run out of registers.
@@ -92,9 +91,9 @@ template <Start kStart, int kRows, int kVectors, typename Real>
       if constexpr (kStart == Start::kZero) {
         sum = V{};
       } else {
-        sum = stored<Real>(result.data + row * result.row_stride + part * kLanes);
+        sum = load<Real>(result.data + row * result.row_stride + part * kLanes);
       }
-      if constexpr (kStart == Start::kShrink) sum *= stored<Real>(result.shrink + part * kLanes);
+      if constexpr (kStart == Start::kShrink) sum *= load<Real>(result.shrink + part * kLanes);
     }
   }
   // Rows in groups of three, each a pointer and multiples of the stride that addresses can hold.
@@ -103,7 +102,7 @@ template <Start kStart, int kRows, int kVectors, typename Real>
   for (int64_t idx = 0; idx < depth; ++idx) {
     V vectors[kVectors];
     for (int part = 0; part < kVectors; ++part) {
-      vectors[part] = stored<Real>(of_right + part * kLanes);
+      vectors[part] = load<Real>(of_right + part * kLanes);
     }
     for (int row = 0; row < kRows; ++row) {
       const Real factor = of_left[row / 3][row % 3 * left.row_stride];
@@ -117,7 +116,7 @@ template <Start kStart, int kRows, int kVectors, typename Real>
   for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 2
     for (int part = 0; part < kVectors; ++part) {
-      stored<Real>(result.data + row * result.row_stride + part * kLanes) = sums[row][part];
+      store<Real>(sums[row][part], result.data + row * result.row_stride + part * kLanes);
     }
   }
 }

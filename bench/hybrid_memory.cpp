@@ -20,13 +20,11 @@
 
 #include "base/check.h"
 #include "base/narrow.h"
-#include "base/random.h"
 #include "comm/run_ranks.h"
-#include "data/memory_source.h"
-#include "data/micro_batch.h"
 #include "layers/tensor_memory.h"
 #include "model/transformer_model.h"
 #include "observe/machine.h"
+#include "one_document.h"
 #include "spec/presets.h"
 #include "train/executor.h"
 #include "train/model_store.h"
@@ -35,7 +33,6 @@
 namespace longspan {
 namespace {
 
-constexpr uint64_t kSeed = 1;
 constexpr double kFloatBytes = 4;
 constexpr double kIdBytes = 4;
 
@@ -71,18 +68,6 @@ double closed_form_bytes(const ModelSpec& spec, const TokenLayout& layout) {
          borders + last_band * inputs;
 }
 
-PlannedMicroBatch one_document(int64_t tokens, int chunks, int64_t vocabulary) {
-  RandomStream random(kSeed, "bench document");
-  DocumentContent content;
-  for (int64_t at = 0; at < tokens; ++at) {
-    content.tokens.push_back(narrow<int32_t>(random.between(0, vocabulary - 1)));
-  }
-  const MemorySource source({std::move(content)});
-  const PackedMicroBatch packed{.pieces = {{0, {0, tokens}}}};
-  return plan_micro_batch(materialize(source, packed, {.vocabulary_size = vocabulary}),
-                          {.chunks = chunks});
-}
-
 // Prints the row of a length; false if more is kept than the closed form says.
 bool run_length(const BenchArguments& arguments, int64_t tokens) {
   const ModelSpec spec = preset_spec(arguments.preset);
@@ -104,7 +89,7 @@ bool run_length(const BenchArguments& arguments, int64_t tokens) {
     at::set_num_threads(narrow<int>(usable_threads()));
     const auto model = make_model(spec, at::kFloat);
     ParameterStore store = make_parameter_store(model->parameters(), comm, {});
-    fill_random(model->parameters(), kSeed, store, comm);
+    fill_random(model->parameters(), kBenchSeed, store, comm);
     Executor executor(*model, store, comm);
     const auto before = static_cast<double>(resident_bytes());
     const auto start = std::chrono::steady_clock::now();

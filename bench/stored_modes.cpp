@@ -22,15 +22,13 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/narrow.h"
-#include "base/random.h"
 #include "comm/run_ranks.h"
-#include "data/memory_source.h"
-#include "data/micro_batch.h"
 #include "formats/json.h"
 #include "layers/tensor_memory.h"
 #include "model/transformer_model.h"
 #include "observe/build_info.h"
 #include "observe/machine.h"
+#include "one_document.h"
 #include "spec/presets.h"
 #include "train/executor.h"
 #include "train/model_store.h"
@@ -38,7 +36,6 @@
 namespace longspan {
 namespace {
 
-constexpr uint64_t kSeed = 1;
 constexpr int64_t kElementBytes = 4;  // float32
 
 struct BenchArguments {
@@ -184,24 +181,12 @@ Forwards count_forwards(const ModelSpec& spec, const TokenLayout& layout,
   return forwards;
 }
 
-PlannedMicroBatch one_document(const BenchArguments& arguments, int64_t vocabulary) {
-  RandomStream random(kSeed, "bench document");
-  DocumentContent content;
-  for (int64_t at = 0; at < arguments.tokens; ++at) {
-    content.tokens.push_back(narrow<int32_t>(random.between(0, vocabulary - 1)));
-  }
-  const MemorySource source({std::move(content)});
-  const PackedMicroBatch packed{.pieces = {{0, {0, arguments.tokens}}}};
-  return plan_micro_batch(materialize(source, packed, {.vocabulary_size = vocabulary}),
-                          {.chunks = arguments.chunks});
-}
-
 // Runs one case in this process. Its keys are the columns of the table.
 Json run_case(const BenchArguments& arguments, const ModeCase& c) {
   ModelSpec spec = preset_spec("bench_llama_4x256");
   spec.num_layers = arguments.layers;
   std::vector<PlannedMicroBatch> batches;
-  batches.push_back(one_document(arguments, spec.vocab_size));
+  batches.push_back(one_document(arguments.tokens, arguments.chunks, spec.vocab_size));
   const TokenLayout& layout = batches[0].layout;
   const StepSchedule schedule = build_step_schedule({.num_layers = narrow<int>(spec.num_layers),
                                                      .band_chunks = c.band,
@@ -227,7 +212,7 @@ Json run_case(const BenchArguments& arguments, const ModeCase& c) {
     at::set_num_threads(narrow<int>(usable_threads()));
     const auto model = make_model(spec, at::kFloat);
     ParameterStore store = make_parameter_store(model->parameters(), comm, {});
-    fill_random(model->parameters(), kSeed, store, comm);
+    fill_random(model->parameters(), kBenchSeed, store, comm);
     Executor executor(*model, store, comm);
     result["resident_before_bytes"] = resident_bytes();
     LONGSPAN_CHECK(reset_peak_resident(), "the system cannot start peak memory anew");

@@ -145,12 +145,7 @@ inline MicroBatch random_micro_batch(RandomStream& random, int64_t vocabulary) {
 
 inline std::vector<ChunkPlans> other_plans(const Case& c, const TokenLayout& layout) {
   if (c.plans == Plans::kRandom) return random_chunk_plans(layout, c.seed, {.max_tasks = 6});
-  std::vector<ChunkPlans> plans;
-  for (int chunk = 0; chunk < layout.num_chunks(); ++chunk) {
-    plans.push_back({home_plan(layout, chunk, Direction::kForward),
-                     home_plan(layout, chunk, Direction::kBackward)});
-  }
-  return plans;
+  return home_plans(layout);
 }
 
 // Links of many speeds, so that plans of many kinds come out: at home, balanced, keys shared, in

@@ -215,15 +215,6 @@ void expect_equal(const LineValues& got, const LineValues& expected) {
   EXPECT_LE(relative_error(d_k, expected_d_k), 1e-11) << "dK";
 }
 
-std::vector<ChunkPlans> home_plans(const TokenLayout& layout) {
-  std::vector<ChunkPlans> plans;
-  for (int chunk = 0; chunk < layout.num_chunks(); ++chunk) {
-    plans.push_back({home_plan(layout, chunk, Direction::kForward),
-                     home_plan(layout, chunk, Direction::kBackward)});
-  }
-  return plans;
-}
-
 TEST(AttentionPass, AnyPlanEqualsWholeDocuments) {
   for (uint64_t seed = 0; seed < 60 && !HasFailure(); ++seed) {
     RandomStream random(seed, "attention pass test");

@@ -97,7 +97,6 @@ inline std::vector<int64_t> token_cuts(const ExpertCase& c) {
 struct ExpertOutcome {
   at::Tensor y, dx, dweights;
   ExpertWeightGradients gradients;
-  std::vector<int64_t> loads;
   int64_t chunks = 0;
   int64_t pairs_per_chunk = 0;
 };
@@ -127,7 +126,6 @@ inline ExpertOutcome run_on_rank(const ExpertCase& c, const ExpertData& data, Co
                         own_tokens(data.dy_TD), weights, outcome.gradients);
   outcome.dx = d.dx_TD;
   outcome.dweights = d.dweights_TK;
-  outcome.loads = dispatch.loads();
   outcome.chunks = dispatch.chunks();
   outcome.pairs_per_chunk = dispatch.pairs_per_chunk();
   return outcome;
@@ -152,9 +150,7 @@ inline ExpertOutcome run_expert_case(const ExpertCase& c) {
   whole.gradients = {joined([](const ExpertOutcome& part) { return part.gradients.gate_eFD; }),
                      joined([](const ExpertOutcome& part) { return part.gradients.up_eFD; }),
                      joined([](const ExpertOutcome& part) { return part.gradients.down_eDF; })};
-  whole.loads.resize(static_cast<size_t>(c.experts));
   for (const ExpertOutcome& part : parts) {
-    for (size_t e = 0; e < part.loads.size(); ++e) whole.loads[e] += part.loads[e];
     whole.chunks = std::max(whole.chunks, part.chunks);
     whole.pairs_per_chunk = std::max(whole.pairs_per_chunk, part.pairs_per_chunk);
   }

@@ -54,23 +54,21 @@ void check_expert_group(const ExpertGroupShape& shape) {
       shape.ranks >= 1 && shape.experts >= 1 && shape.top_k >= 1 && shape.top_k <= shape.experts,
       shape.experts, " experts, ", shape.top_k, " a token, ", shape.ranks, " ranks");
   if (shape.experts % shape.ranks != 0) {
-    throw UserError(text(shape.experts, " experts cannot be spread evenly over an expert group of ",
-                         shape.ranks, " ranks; choose a group size that divides ", shape.experts));
+    throw UserError(text("layout.expert_group = ", shape.ranks, " does not divide the ",
+                         shape.experts, " experts of a layer; choose a divisor of ",
+                         shape.experts));
   }
   const int64_t least = shape.ranks * shape.pairs_per_row_max();
   if (shape.max_pairs_per_chunk < least) {
-    throw UserError(text("a chunk of expert rows is bounded to ", shape.max_pairs_per_chunk,
-                         " rows, but one token from each of ", shape.ranks, " ranks may need ",
-                         least, "; raise the bound"));
+    throw UserError(text("layout.expert_chunk_pairs = ", shape.max_pairs_per_chunk,
+                         ", but one token from each of ", shape.ranks,
+                         " ranks of an expert group may need ", least, "; set at least that"));
   }
 }
 
 ExpertDispatch::ExpertDispatch(const ExpertGroupShape& shape, const at::Tensor& ids_TK,
                                Communicator* group, const std::string& op)
-    : shape_(shape),
-      ids_TK_(ids_TK),
-      rank_(group != nullptr ? group->rank() : 0),
-      loads_(static_cast<size_t>(shape.experts)) {
+    : shape_(shape), ids_TK_(ids_TK), rank_(group != nullptr ? group->rank() : 0) {
   check_expert_group(shape);
   LONGSPAN_CHECK(shape.ranks == (group != nullptr ? group->size() : 1), op, ": experts over ",
                  shape.ranks, " ranks, a group of another size");
@@ -109,7 +107,6 @@ std::vector<std::vector<int64_t>> ExpertDispatch::order_rows() {
     for (const int32_t id :
          std::span(ids + token * shape_.top_k, static_cast<size_t>(shape_.top_k))) {
       ++pairs[static_cast<size_t>(id / shape_.experts_per_rank())];
-      ++loads_[static_cast<size_t>(id)];
     }
     for (int64_t to = 0; to < ranks; ++to) {
       const int64_t width = pairs[static_cast<size_t>(to)];

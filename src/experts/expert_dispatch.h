@@ -63,8 +63,6 @@ class ExpertDispatch {
   int64_t chunks() const { return chunks_; }
   // Most pairs that any rank of the group sends or receives in any chunk.
   int64_t pairs_per_chunk() const { return pairs_per_chunk_; }
-  // Of this rank's own tokens: how many chose each expert.
-  const std::vector<int64_t>& loads() const { return loads_; }
 
   const OutgoingRows& outgoing(int64_t chunk, int64_t to_rank) const;
   // Rows from that rank with 1, 2, ... pairs.
@@ -85,7 +83,6 @@ class ExpertDispatch {
   int64_t rank_ = 0;
   int64_t chunks_ = 1;
   int64_t pairs_per_chunk_ = 0;
-  std::vector<int64_t> loads_;
   std::vector<int64_t> counts_;         // [from, to, m - 1]
   std::vector<OutgoingRows> outgoing_;  // [chunk, to]
 };

@@ -121,10 +121,6 @@ at::Tensor Hybrid::after_mix(const ParameterAccess& access, int64_t layer,
   return write(inputs.x, mix_output(access, layer, inputs), inputs.side.subspan(gates));
 }
 
-double Hybrid::swiglu_limit() const {
-  return spec().swiglu_limit > 0 ? spec().swiglu_limit : kNoSwigluLimit;
-}
-
 at::Tensor Hybrid::post(const ParameterAccess& access, int64_t layer,
                         const PostInputs& inputs) const {
   const LayerParameters& p = ids(layer);

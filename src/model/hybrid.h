@@ -72,7 +72,6 @@ class Hybrid final : public TransformerModel {
                        const PostInputs& inputs) const;
   at::Tensor mix_output(const ParameterAccess& access, int64_t layer,
                         const PostInputs& inputs) const;
-  double swiglu_limit() const;
 };
 
 }  // namespace longspan

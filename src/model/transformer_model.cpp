@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "device/device.h"
+#include "kernels/cpu/swiglu.h"
 #include "layers/embedding.h"
 #include "layers/rope_table.h"
 #include "model/families.h"
@@ -43,6 +44,10 @@ HeadParameters TransformerModel::head() const {
   return {.norm = parameters_.final_norm(),
           .weight = parameters_.head(),
           .epsilon = spec_.rms_norm_eps};
+}
+
+double TransformerModel::swiglu_limit() const {
+  return spec_.swiglu_limit > 0 ? spec_.swiglu_limit : kNoSwigluLimit;
 }
 
 std::vector<at::Tensor> TransformerModel::post_to_experts(const ParameterAccess&, int64_t layer,

@@ -70,6 +70,8 @@ class TransformerModel {
   void embed_backward(const ParameterAccess& access, std::span<const int32_t> tokens,
                       const at::Tensor& dx) const;
 
+  // Of all feed-forward parts; kNoSwigluLimit if there is none.
+  double swiglu_limit() const;
   bool has_experts(int64_t layer) const { return spec_.layer_kind(layer).has_experts; }
 
   // What the layer's mix takes (core attention: queries [T, H, K], keys and values [T, G, K]), then

@@ -39,6 +39,7 @@ std::string step_line(const StepMetrics& metrics) {
   line += "  tok/s " + short_count(metrics.tokens_per_s());
   if (const auto mfu = metrics.mfu()) line += "  mfu " + fixed_digits(100 * *mfu, 0) + " %";
   if (metrics.imbalance) line += "  imb " + fixed_digits(*metrics.imbalance, 2);
+  if (metrics.expert_imbalance) line += "  experts " + fixed_digits(*metrics.expert_imbalance, 2);
   if (metrics.memory_peak_bytes > 0) {
     line += "  mem " + three_digits(gib(metrics.memory_peak_bytes));
     if (metrics.memory_limit_bytes > 0) {

@@ -169,14 +169,17 @@ TEST(StepMetrics, NamesAreUniqueAndUnknownValuesAreLeftOut) {
   EXPECT_FALSE(names().contains("mfu(%)"));
   EXPECT_FALSE(names().contains("plan/imbalance_max_over_mean"));
   EXPECT_FALSE(names().contains("memory/max_active(%)"));
+  EXPECT_FALSE(names().contains("experts/load_max_over_mean"));
   EXPECT_TRUE(names().contains("loss"));
   metrics.flops = 1e12;
   metrics.peak_flops = 4e12;
   metrics.step_s = 0.5;
   metrics.imbalance = 1.1;
+  metrics.expert_imbalance = 1.5;
   metrics.memory_limit_bytes = 100;
   metrics.memory_peak_bytes = 25;
   EXPECT_TRUE(names().contains("plan/imbalance_max_over_mean"));
+  EXPECT_TRUE(names().contains("experts/load_max_over_mean"));
   const auto value_of = [&](const std::string& wanted) {
     for (const auto& [name, value] : scalars(metrics)) {
       if (name == wanted) return value;

@@ -19,4 +19,13 @@ AttentionPlan home_plan(const TokenLayout& layout, int chunk, Direction directio
   return plan;
 }
 
+std::vector<ChunkPlans> home_plans(const TokenLayout& layout) {
+  std::vector<ChunkPlans> plans;
+  for (int chunk = 0; chunk < layout.num_chunks(); ++chunk) {
+    plans.push_back({home_plan(layout, chunk, Direction::kForward),
+                     home_plan(layout, chunk, Direction::kBackward)});
+  }
+  return plans;
+}
+
 }  // namespace longspan

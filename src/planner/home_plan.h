@@ -9,10 +9,15 @@
 // Pure; any thread.
 #pragma once
 
+#include <vector>
+
 #include "planner/attention_plan.h"
 
 namespace longspan {
 
 AttentionPlan home_plan(const TokenLayout& layout, int chunk, Direction direction);
+
+// Both directions of every chunk.
+std::vector<ChunkPlans> home_plans(const TokenLayout& layout);
 
 }  // namespace longspan

@@ -18,6 +18,7 @@
 #include "comm/communicator.h"
 #include "data/document_source.h"
 #include "schedule/step_schedule.h"
+#include "train/executor.h"
 #include "train/step_planner.h"
 
 namespace longspan {
@@ -52,7 +53,7 @@ struct EvalOptions {
   StepPlannerOptions planner;  // its pack.shuffle should be off
   ScheduleOptions schedule;    // evaluate() sets its evaluate flag
   int64_t num_bins = 1;
-  int64_t max_expert_pairs_per_chunk = 16384;  // as in RunOptions
+  int64_t max_expert_pairs_per_chunk = kExpertPairsPerChunk;
 };
 
 // Ends of num_bins bins over [0, longest): the last bin is half of it, each earlier one half of the

@@ -71,13 +71,16 @@ struct StepChoices {
   std::map<int, at::Tensor> experts;  // int32 [tokens, experts of a token], ascending
 };
 
+// Tokens times experts that travel at once unless a run says otherwise (experts/expert_dispatch.h).
+inline constexpr int64_t kExpertPairsPerChunk = 16384;
+
 struct RunOptions {
-  double loss_scale = 1;                       // 1 / the step's global sum of loss weights
-  bool keep_logits = false;                    // evaluation schedules, for few tokens
-  int64_t max_expert_pairs_per_chunk = 16384;  // see experts/expert_dispatch.h
+  double loss_scale = 1;     // 1 / the step's global sum of loss weights
+  bool keep_logits = false;  // evaluation schedules, for few tokens
+  int64_t max_expert_pairs_per_chunk = kExpertPairsPerChunk;
   // Of a step of one micro-batch; layers that it does not name choose for themselves.
   const StepChoices* given_choices = nullptr;
-  bool keep_choices = false;   // this rank's rows, in StepTotals::choices
+  bool keep_choices = false;   // this rank's rows, in StepTotals::pools and experts
   bool account_bytes = false;  // costs a walk over all buffers after each operation
 };
 

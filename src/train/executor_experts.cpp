@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "train/executor_step.h"
+#include "train/model_experts.h"
 
 namespace longspan {
 namespace {
@@ -29,7 +30,10 @@ void ExecutorStep::post_to_experts(const Operation& operation) {
     return;
   }
   const bool first = choices.empty();
-  if (first) choices = given_experts(operation);
+  if (first && options_.given_choices != nullptr) {
+    const at::Tensor given = given_rows(options_.given_choices->experts, operation);
+    if (given.defined()) choices = {given};
+  }
   const auto body = [this, layer = operation.layer, &choices](const std::vector<at::Tensor>& in) {
     return model_.post_to_experts(access(), layer, post_inputs(in), choices);
   };
@@ -39,14 +43,6 @@ void ExecutorStep::post_to_experts(const Operation& operation) {
   inputs.tensors.assign(outputs.begin(), outputs.begin() + kExpertInputs);
   write(operation, BufferKind::kPostOutputs)
       .tensors.assign(outputs.begin() + kExpertInputs, outputs.end());
-}
-
-std::vector<at::Tensor> ExecutorStep::given_experts(const Operation& operation) {
-  if (options_.given_choices == nullptr) return {};
-  const auto given = options_.given_choices->experts.find(operation.layer);
-  if (given == options_.given_choices->experts.end()) return {};
-  const Range line = piece(operation).line;
-  return {given->second.narrow(0, line.begin, line.size()).contiguous()};
 }
 
 // Once for every token: a repeated forward repeats them.
@@ -102,12 +98,9 @@ void ExecutorStep::combine_backward(const Operation& operation) {
 // ---- the exchange
 
 ExpertExchange ExecutorStep::expert_exchange() const {
-  const ModelSpec& spec = model_.spec();
-  return {{.group = {.experts = spec.experts.num_experts,
-                     .top_k = spec.experts.top_k,
-                     .ranks = store_.layout().expert_group(),
-                     .max_pairs_per_chunk = options_.max_expert_pairs_per_chunk},
-           .limit = spec.swiglu_limit > 0 ? spec.swiglu_limit : kNoSwigluLimit},
+  return {{.group = expert_group_shape(model_.spec(), store_.layout().expert_group(),
+                                       options_.max_expert_pairs_per_chunk),
+           .limit = model_.swiglu_limit()},
           expert_group_};
 }
 

@@ -38,21 +38,26 @@ std::vector<const MixContext*> ExecutorStep::mix_contexts(const Operation& opera
   return contexts;
 }
 
+at::Tensor ExecutorStep::given_rows(const std::map<int, at::Tensor>& by_layer,
+                                    const Operation& operation) {
+  const auto given = by_layer.find(operation.layer);
+  if (given == by_layer.end()) return {};
+  const Range line = piece(operation).line;
+  return given->second.narrow(0, line.begin, line.size()).contiguous();
+}
+
 void ExecutorStep::mix_forward(const Operation& operation) {
   const SequenceMix& mix = *mix_of(operation);
   std::vector<at::Tensor>& choices = write(operation, BufferKind::kMixChoices).tensors;
-  const Range line = piece(operation).line;
   if (choices.empty() && options_.given_choices != nullptr) {
-    const auto given = options_.given_choices->pools.find(operation.layer);
-    if (given != options_.given_choices->pools.end()) {
-      choices = mix.given_choices(given->second.narrow(0, line.begin, line.size()));
-    }
+    const at::Tensor given = given_rows(options_.given_choices->pools, operation);
+    if (given.defined()) choices = mix.given_choices(given);
   }
   MixOutput result = mix.forward(mix_call(operation, operation.chunk),
                                  read(operation, BufferKind::kMixInputs).tensors,
                                  mix_contexts(operation), choices);
   if (options_.keep_choices && operation.pass == Pass::kForward && !choices.empty()) {
-    totals_.pools.push_back({line, operation.layer, choices[0]});
+    totals_.pools.push_back({piece(operation).line, operation.layer, choices[0]});
   }
   write(operation, BufferKind::kMixOutput).tensors = std::move(result.tensors);
   write(operation, BufferKind::kContext).context = std::move(result.context);

@@ -1,7 +1,7 @@
 // One run of a step schedule: the buffers that are alive, and what each operation does with them.
 //
 // Private to train/. executor_step.cpp holds the loop and the segments, executor_attention.cpp core
-// attention, executor_mix.cpp mixes and experts.
+// attention, executor_mix.cpp mixes, executor_experts.cpp experts.
 //
 //   return ExecutorStep(parts, micro_batches, options).run(schedule);
 //
@@ -119,7 +119,6 @@ class ExecutorStep {
   void grow_sums(const std::vector<Range>& lines, Buffer& buffer);
   void attention_step(const Operation& operation);
   void end_attention(const Operation& operation);
-  void carry_context(const Operation& operation);
   void carry_keys_and_values(const Operation& operation, Buffer& carried);
 
   // ---- mixes
@@ -132,10 +131,12 @@ class ExecutorStep {
   void mix(const Operation& operation);
   void mix_forward(const Operation& operation);
   void mix_backward(const Operation& operation);
+  void carry_context(const Operation& operation);
+  // This rank's rows of choices that came from outside; undefined if the layer has none.
+  at::Tensor given_rows(const std::map<int, at::Tensor>& by_layer, const Operation& operation);
 
   // ---- experts
   void post_to_experts(const Operation& operation);
-  std::vector<at::Tensor> given_experts(const Operation& operation);
   void note_experts(const Operation& operation, const at::Tensor& ids_TK);
   std::vector<at::Tensor> post_output_gradients(const Operation& operation);
   void experts(const Operation& operation);

@@ -10,6 +10,7 @@
 #include "data/open_documents.h"
 #include "spec/hf_config.h"
 #include "spec/presets.h"
+#include "train/model_experts.h"
 #include "train/sequence_mixes.h"
 
 namespace longspan {
@@ -101,6 +102,7 @@ StepPlannerOptions planner_options(const RunConfig& config, const ModelSpec& spe
     options.costs.speed[rank] = 1.0;
   }
   options.planner.epsilon = config.attention.epsilon;
+  options.core_attention = spec.count_layers(MixKind::kAttention) > 0;
   return options;
 }
 
@@ -119,10 +121,15 @@ ScheduleOptions schedule_options(const RunConfig& config, const ModelSpec& spec)
   return options;
 }
 
-void check_expert_group(const RunConfig& config, const ModelSpec& spec) {
-  if (config.layout.expert_group == 1 || spec.count_expert_layers() > 0) return;
-  throw UserError(text("layout.expert_group = ", config.layout.expert_group,
-                       ", but the model has no experts; leave it out"));
+void check_experts(const RunConfig& config, const ModelSpec& spec) {
+  if (spec.count_expert_layers() > 0) {
+    return check_expert_group(
+        expert_group_shape(spec, config.layout.expert_group, config.layout.expert_chunk_pairs));
+  }
+  if (config.layout.expert_group > 1) {
+    throw UserError(text("layout.expert_group = ", config.layout.expert_group,
+                         ", but the model has no experts; leave it out"));
+  }
 }
 
 // Finds held-out documents that do not fit before training, not at the first evaluation.
@@ -139,7 +146,7 @@ RunSetup make_run_setup(LoadedConfig loaded) {
   setup.loaded = std::move(loaded);
   const RunConfig& config = setup.config();
   setup.spec = load_spec(config.model);
-  check_expert_group(config, setup.spec);
+  check_experts(config, setup.spec);
   setup.parameters = ParameterTable(setup.spec, config.layout.expert_group);
   setup.train = open(config.data.train, config, setup.spec, /*training=*/true);
   setup.eval = open(config.data.eval, config, setup.spec, /*training=*/false);

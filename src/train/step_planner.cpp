@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "planner/document_order.h"
+#include "planner/home_plan.h"
 #include "planner/plan_chunks.h"
 #include "planner/plan_summary.h"
 
@@ -54,7 +55,9 @@ PlannedMicroBatch plan_micro_batch(MicroBatch data, const StepPlannerOptions& op
   }
   TokenLayout layout =
       TokenLayout::make(lengths, {.chunks = options.chunks, .shares = options.token_shares});
-  auto plans = plan_chunks(layout, options.costs, {.planner = options.planner});
+  auto plans = options.core_attention
+                   ? plan_chunks(layout, options.costs, {.planner = options.planner})
+                   : home_plans(layout);
   return {std::move(data), std::move(layout), std::move(plans)};
 }
 

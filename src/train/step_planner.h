@@ -69,6 +69,7 @@ struct StepPlannerOptions {
   // What tasks and exchange cost; as it stands, one rank that is alone.
   PlanningCosts costs = alike_costs(1);
   AttentionPlannerOptions planner;
+  bool core_attention = true;  // false: no layer runs plans, and none are made but the home plan's
 };
 
 // Lays a micro-batch out and plans it; verifies the plans in debug builds (LONGSPAN_VERIFY).

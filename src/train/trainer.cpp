@@ -127,6 +127,7 @@ class RankTrainer {
     comm_.all_reduce_sum(sums, "loss of the step");
 
     StepMetrics metrics;
+    metrics.expert_imbalance = expert_imbalance(totals);
     metrics.learning_rate = rates_.at(progress_.step);
     if (planned_->loss_weight_sum > 0) {
       metrics.loss = sums[0] / planned_->loss_weight_sum;
@@ -151,6 +152,28 @@ class RankTrainer {
     metrics.eta_s =
         seconds_since(run_start) / static_cast<double>(progress_.step - first_step) * steps_left;
     log_step(std::move(metrics));
+  }
+
+  // Over all ranks' tokens; called by all ranks. None without experts.
+  std::optional<double> expert_imbalance(const StepTotals& totals) {
+    const auto experts = static_cast<size_t>(setup_.spec.experts.num_experts);
+    std::vector<double> loads;  // a layer's after another's; a rank without tokens has none
+    for (int layer = 0; layer < setup_.spec.num_layers; ++layer) {
+      if (!setup_.spec.layer_kind(layer).has_experts) continue;
+      loads.resize(loads.size() + experts);
+      const auto own = totals.expert_loads.find(layer);
+      if (own == totals.expert_loads.end()) continue;
+      std::copy(own->second.begin(), own->second.end(), loads.end() - std::ssize(own->second));
+    }
+    if (loads.empty()) return std::nullopt;
+    comm_.all_reduce_sum(loads, "loads of experts");
+    double worst = 1;
+    for (size_t layer = 0; layer < loads.size(); layer += experts) {
+      worst = std::max(
+          worst, max_over_mean({loads.begin() + static_cast<std::ptrdiff_t>(layer),
+                                loads.begin() + static_cast<std::ptrdiff_t>(layer + experts)}));
+    }
+    return worst;
   }
 
   StepTotals run_schedule(const PlannedStep& planned) {
@@ -198,10 +221,12 @@ class RankTrainer {
     for (const int64_t tokens : planned.document_tokens) work += document_work(setup_.spec, tokens);
     metrics.flops = training_flops(setup_.spec, work);
     metrics.peak_flops = run_.process.peak.per_second;
-    metrics.imbalance = planned.imbalance;
-    metrics.imbalance_home = planned.home_imbalance;
     metrics.plan_ms = 1e3 * planned.plan_s;
-    metrics.send_bytes_max = planned.sent_rows_max * row_bytes();
+    if (setup_.planner.core_attention) {
+      metrics.imbalance = planned.imbalance;
+      metrics.imbalance_home = planned.home_imbalance;
+      metrics.send_bytes_max = planned.sent_rows_max * row_bytes();
+    }
     const at::Device device = model_->device();
     const bool on_cpu = device.is_cpu();
     metrics.memory_peak_bytes = on_cpu ? peak_resident_bytes() : device_bytes_peak(device);
@@ -263,7 +288,9 @@ class RankTrainer {
     if (config_.output.hf_export_at_end) export_final();
     if (!log_) return;
     std::optional<PlanBalance> balance;
-    if (planned_) balance = plan_balance(*planned_, setup_.planner.costs.speed);
+    if (planned_ && setup_.planner.core_attention) {
+      balance = plan_balance(*planned_, setup_.planner.costs.speed);
+    }
     if (config_.output.report && planned_) log_->write_report(balance);
     log_->summary(step_path(config_.output.folder, progress_.step).string(), balance);
   }

@@ -74,9 +74,13 @@ def train(run, *overrides):
 def test_learns_one_batch_and_exports_it(tmp_path, preset):
     run = write_run(tmp_path, preset, steps=40)
     train(run)
-    losses = [line["loss"] for line in read_log(tmp_path / "out") if line["kind"] == "step"]
+    steps = [line for line in read_log(tmp_path / "out") if line["kind"] == "step"]
+    losses = [line["loss"] for line in steps]
     assert len(losses) == 40
     assert min(losses) < losses[0] / 10, losses
+    # Of 8 experts each token chooses 2; only kimi_linear runs core attention, so only it has a plan to report.
+    assert all(1 <= line["experts/load_max_over_mean"] <= 4 for line in steps)
+    assert ("plan/imbalance_max_over_mean" in steps[0]) == (preset == "kimi_linear_tiny")
 
     # Evaluated are the documents of the training; so the configuration has to name others for that.
     (tmp_path / "other.txt").write_text("other text")
@@ -111,3 +115,14 @@ def test_a_killed_run_goes_on_with_the_same_bits(tmp_path, stored_mode):
     assert 4 <= last_logged_step(killed / "out") < 8
     train(run)
     assert state_files(whole / "out" / "step-8") == state_files(killed / "out" / "step-8")
+
+
+@pytest.mark.parametrize("override, words", [("--layout.expert_chunk_pairs=3", ["layout.expert_chunk_pairs = 3", "set at least"]),
+                                             ("--model.preset=llama_tiny", ["layout.expert_group = 2", "no experts"])])
+def test_experts_that_cannot_be_spread_are_refused_at_the_start(tmp_path, override, words):
+    run = write_run(tmp_path, "glm53_flash_tiny", steps=40)
+    done = longspan("train", run, override)
+    assert done.returncode == 2, done.stdout + done.stderr
+    for word in words:
+        assert word in done.stderr, done.stderr
+    assert not (tmp_path / "out").exists()

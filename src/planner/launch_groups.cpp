@@ -8,9 +8,11 @@
 namespace longspan {
 namespace {
 
-// For each rank, the rows that arrive after the first round, with the number of rounds to wait for.
-std::vector<std::vector<std::pair<Range, int>>> late_arrivals(const AttentionPlan& plan) {
-  std::vector<std::vector<std::pair<Range, int>>> late(plan.servers.size());
+// Rows that reach a rank after the first round, with the number of rounds to wait for.
+using LateRows = std::vector<std::pair<Range, int>>;
+
+std::vector<LateRows> late_arrivals(const AttentionPlan& plan) {
+  std::vector<LateRows> late(plan.servers.size());
   for (size_t round = 1; round < plan.out.size(); ++round) {
     for (const Transfer& transfer : plan.out[round].transfers) {
       late[static_cast<size_t>(transfer.destination)].emplace_back(transfer.line,
@@ -18,6 +20,18 @@ std::vector<std::vector<std::pair<Range, int>>> late_arrivals(const AttentionPla
     }
   }
   return late;
+}
+
+// Of a task that has not all its rows at home.
+int rounds_to_wait(const TokenLayout& layout, const AttentionTask& task, const LateRows& late) {
+  const Range keys = layout.to_line(task.document, task.keys);
+  const Range queries = layout.to_line(task.document, task.queries);
+  int rounds = 1;
+  for (const auto& [line, round] : late) {
+    if (intersect(line, keys).empty() && intersect(line, queries).empty()) continue;
+    rounds = std::max(rounds, round);
+  }
+  return rounds;
 }
 
 // Whether tasks [begin, end) of a server take as long as the longest row of tiles among them.
@@ -73,20 +87,11 @@ void group_by_arrival(const TokenLayout& layout, AttentionPlan* plan) {
   for (size_t rank = 0; rank < plan->servers.size(); ++rank) {
     ServerPlan& server = plan->servers[rank];
     const LocalInputs local(layout, *plan, static_cast<int>(rank));
-    const auto rounds_to_wait = [&](const AttentionTask& task) {
-      if (local.hold(task)) return 0;
-      int rounds = 1;
-      const Range keys = layout.to_line(task.document, task.keys);
-      const Range queries = layout.to_line(task.document, task.queries);
-      for (const auto& [line, round] : late[rank]) {
-        if (intersect(line, keys).empty() && intersect(line, queries).empty()) continue;
-        rounds = std::max(rounds, round);
-      }
-      return rounds;
-    };
     std::vector<std::pair<int, AttentionTask>> waiting;
     waiting.reserve(server.tasks.size());
-    for (const AttentionTask& task : server.tasks) waiting.emplace_back(rounds_to_wait(task), task);
+    for (const AttentionTask& task : server.tasks) {
+      waiting.emplace_back(local.hold(task) ? 0 : rounds_to_wait(layout, task, late[rank]), task);
+    }
     std::stable_sort(waiting.begin(), waiting.end(),
                      [](const auto& one, const auto& other) { return one.first < other.first; });
     server.groups.clear();
@@ -106,27 +111,20 @@ void delay_late_tasks(const TokenLayout& layout, AttentionPlan* plan) {
   for (size_t rank = 0; rank < plan->servers.size(); ++rank) {
     ServerPlan& server = plan->servers[rank];
     if (late[rank].empty() || server.groups.empty()) continue;
-    LaunchGroup& last = server.groups.back();
+    const LaunchGroup last = server.groups.back();
     if (last.after_round != 1) continue;
-    const auto arrives_late = [&](const AttentionTask& task) {
-      const Range keys = layout.to_line(task.document, task.keys);
-      const Range queries = layout.to_line(task.document, task.queries);
-      return std::any_of(late[rank].begin(), late[rank].end(), [&](const auto& arrival) {
-        return !intersect(arrival.first, keys).empty() ||
-               !intersect(arrival.first, queries).empty();
-      });
-    };
-    const auto begin = server.tasks.begin() + static_cast<std::ptrdiff_t>(last.task_begin);
-    const auto first_late = std::stable_partition(
-        begin, server.tasks.end(), [&](const AttentionTask& task) { return !arrives_late(task); });
-    const int64_t split = first_late - server.tasks.begin();
-    if (split == last.task_end) continue;
-    const LaunchGroup delayed{2, split, last.task_end};
-    if (split == last.task_begin) {
-      last = delayed;
-    } else {
-      last.task_end = split;
-      server.groups.push_back(delayed);
+    server.groups.pop_back();
+    auto begin = server.tasks.begin() + static_cast<std::ptrdiff_t>(last.task_begin);
+    const auto rounds = static_cast<int>(plan->out.size());
+    for (int round = 1; round <= rounds && begin != server.tasks.end(); ++round) {
+      const auto end =
+          std::stable_partition(begin, server.tasks.end(), [&](const AttentionTask& task) {
+            return rounds_to_wait(layout, task, late[rank]) <= round;
+          });
+      if (begin != end) {
+        server.groups.push_back({round, begin - server.tasks.begin(), end - server.tasks.begin()});
+      }
+      begin = end;
     }
   }
 }

@@ -31,9 +31,8 @@ class LocalInputs {
 // Orders each server's tasks by the rounds that they wait for, none first, and forms the groups.
 void group_by_arrival(const TokenLayout& layout, AttentionPlan* plan);
 
-// After transfers moved from the first round to a second one: splits the groups that wait for one
-// round, so that tasks whose rows arrive in the second wait for that. Needs the groups as they were
-// before.
+// After transfers moved from the first round to later ones: splits the groups that wait for one
+// round, so that tasks whose rows arrive later wait for that. Needs the groups as they were before.
 void delay_late_tasks(const TokenLayout& layout, AttentionPlan* plan);
 
 // Moves tasks of a group to the next one until that fills its launch; groups left empty vanish.

@@ -161,17 +161,35 @@ class Balancer {
     for (int rank = 0; rank < draft_.num_ranks(); ++rank) {
       if (draft_.is_server(rank) && deficit_s(rank) > 0) receivers_.push_back(rank);
     }
-    std::sort(receivers_.begin(), receivers_.end(), [&](int one, int other) {
-      const double a = deficit_s(one);
-      const double b = deficit_s(other);
-      return a != b ? a > b : one < other;
-    });
+    sort_receivers();
     next_receiver_ = 0;
     double sum = 0;
     for (const int rank : receivers_) sum += deficit_s(rank);
     // At least something, so that divisions by it stay finite.
     mean_deficit_s_ = std::max(sum, draft_.total_s() * 1e-9) /
                       static_cast<double>(std::max<size_t>(receivers_.size(), 1));
+  }
+
+  // Those that lack most first. Of several nodes, the one that lacks most: keys enter a node once,
+  // so a document's takers had better be neighbours.
+  void sort_receivers() {
+    const ServerLinks& links = draft_.costs().links;
+    const bool by_node = links.servers_per_node > 1 && links.servers_per_node < draft_.num_ranks();
+    const auto node = [&](int rank) { return static_cast<size_t>(rank / links.servers_per_node); };
+    std::vector<double> node_deficit_s(by_node ? ranks_ : 0, 0.0);
+    if (by_node) {
+      for (const int rank : receivers_) node_deficit_s[node(rank)] += deficit_s(rank);
+    }
+    std::sort(receivers_.begin(), receivers_.end(), [&](int one, int other) {
+      if (by_node && node(one) != node(other)) {
+        const double a = node_deficit_s[node(one)];
+        const double b = node_deficit_s[node(other)];
+        return a != b ? a > b : one < other;
+      }
+      const double a = deficit_s(one);
+      const double b = deficit_s(other);
+      return a != b ? a > b : one < other;
+    });
   }
 
   // (document, server) of tiles away from home.

@@ -12,16 +12,23 @@ double base_s(const PlanningCosts& costs, size_t rank) {
   return costs.base_s.empty() ? 0 : costs.base_s[rank];
 }
 
-ExchangeClock play(const std::vector<Round>& leg, const ServerLinks& links, int num_ranks,
-                   double query_bytes, double query_partial_bytes, double key_bytes,
-                   double key_partial_bytes) {
-  ExchangeClock clock(links, num_ranks);
+// Bytes of a row of each kind, whole and partial.
+struct LegBytes {
+  double query = 0;
+  double partial_query = 0;
+  double key = 0;
+  double partial_key = 0;
+};
+
+ExchangeClock play(const std::vector<Round>& leg, const ServerLinks& links, size_t num_ranks,
+                   const LegBytes& bytes) {
+  ExchangeClock clock(links, static_cast<int>(num_ranks));
   for (const Round& round : leg) {
     for (const Transfer& transfer : round.transfers) {
       const bool is_query = transfer.kind == RowKind::kQuery;
       const double row_bytes = transfer.partial
-                                   ? (is_query ? query_partial_bytes : key_partial_bytes)
-                                   : (is_query ? query_bytes : key_bytes);
+                                   ? (is_query ? bytes.partial_query : bytes.partial_key)
+                                   : (is_query ? bytes.query : bytes.key);
       clock.add(transfer.source, transfer.destination,
                 static_cast<double>(transfer.line.size()) * row_bytes);
     }
@@ -76,6 +83,18 @@ int64_t rows_outside(const std::vector<Range>& rows, const std::vector<Range>& h
   return outside;
 }
 
+ExchangeClock play_out(const AttentionPlan& plan, const PlanningCosts& costs) {
+  const RowBytes& bytes = costs.pass(plan.direction).bytes;
+  return play(plan.out, costs.links, plan.servers.size(),
+              {bytes.query_out, bytes.query_out, bytes.key_out, bytes.key_out});
+}
+
+ExchangeClock play_back(const AttentionPlan& plan, const PlanningCosts& costs) {
+  const RowBytes& bytes = costs.pass(plan.direction).bytes;
+  return play(plan.back, costs.links, plan.servers.size(),
+              {bytes.query_back, bytes.query_back_partial, bytes.key_back, bytes.key_back_partial});
+}
+
 void conclude(const PlanningCosts& costs, Direction direction, const ExchangeClock& enter,
               const ExchangeClock& exit, PlanPrediction* prediction) {
   double total_compute_s = 0;
@@ -112,17 +131,12 @@ PlanPrediction predict(const TokenLayout& layout, const AttentionPlan& plan,
                        const PlanningCosts& costs) {
   check_costs(costs, layout.num_ranks());
   const PassCosts& pass = costs.pass(plan.direction);
-  const RowBytes& bytes = pass.bytes;
   PlanPrediction prediction;
   prediction.servers.resize(plan.servers.size());
   for (int rank = 0; rank < layout.num_ranks(); ++rank) {
     predict_server(layout, plan, pass, rank, &prediction.servers[static_cast<size_t>(rank)]);
   }
-  const auto enter = play(plan.out, costs.links, layout.num_ranks(), bytes.query_out,
-                          bytes.query_out, bytes.key_out, bytes.key_out);
-  const auto exit = play(plan.back, costs.links, layout.num_ranks(), bytes.query_back,
-                         bytes.query_back_partial, bytes.key_back, bytes.key_back_partial);
-  conclude(costs, plan.direction, enter, exit, &prediction);
+  conclude(costs, plan.direction, play_out(plan, costs), play_back(plan, costs), &prediction);
   return prediction;
 }
 

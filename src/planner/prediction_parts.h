@@ -18,6 +18,10 @@ double compute_s(const ServerPlan& server, const AttentionCost& cost);
 // Rows of the normalized list outside of `home` (normalized as well).
 int64_t rows_outside(const std::vector<Range>& rows, const std::vector<Range>& home);
 
+// The exchange of a plan's legs.
+ExchangeClock play_out(const AttentionPlan& plan, const PlanningCosts& costs);
+ExchangeClock play_back(const AttentionPlan& plan, const PlanningCosts& costs);
+
 // Fills everything that follows from the servers' compute_s and the two legs.
 void conclude(const PlanningCosts& costs, Direction direction, const ExchangeClock& enter,
               const ExchangeClock& exit, PlanPrediction* prediction);

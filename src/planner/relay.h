@@ -1,16 +1,22 @@
-// Pass "relay": ranks that received rows pass them on, where their home would send too much.
+// Pass "relay": ranks that received rows pass them on.
 //
 // Why: every server that works on a long document needs its keys, and the few homes of that
-// document would send the same rows to all of them: up to 13 times the mean rank's bytes. A
-// receiver that has the rows after the first round sends them to others in a second one. The bytes
-// on the wire stay the same, their peak falls. Queries that several servers work on are relayed
-// likewise. Results take the same ways in reverse and are merged where they meet.
+// document would send the same rows to all of them: up to 13 times the mean rank's bytes, while the
+// takers' links stand idle for sending. So
 //
-//   relay_rows(layout, costs, &plan);      // a plan with one round in each leg, e.g. of
-//   route_tiles
+//   nodes   of several takers in one node one gets the rows from outside and passes them on
+//           inside, where links are faster
+//   hot     a home that would still send much more than others sends fewer copies, cut into
+//           parts, each to a few takers that send their part to the rest in a round between
 //
-// A plan without hot senders is left as it is, and so is one whose exchange would then take longer
-// than before and longer than its window. Pure; any thread.
+// The bytes that reach a rank stay the same; what crosses nodes and what a single rank sends falls.
+// Queries that several servers work on are relayed likewise. Results take the same ways in reverse
+// and are merged where they meet.
+//
+//   relay_rows(layout, costs, &plan);      // a plan with one round in each leg, from route_tiles
+//
+// A plan whose exchange is hidden and evenly sent is left as it is, and so is one whose exchange
+// would then be late by more than before. Pure; any thread.
 #pragma once
 
 #include "planner/planning_costs.h"

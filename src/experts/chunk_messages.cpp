@@ -96,12 +96,12 @@ void ChunkMessages::return_pairs(const at::Tensor& pairs_P, int64_t tag_offset,
 at::Tensor ChunkMessages::to_experts(const std::vector<at::Tensor>& outgoing_rows,
                                      const Offsets& incoming, int64_t tag_offset,
                                      const char* what) const {
+  if (group_ == nullptr) return outgoing_rows.front();
   std::vector<int64_t> shape = outgoing_rows.front().sizes().vec();
   shape[0] = incoming.back();
   at::Tensor packed = at::empty(shape, outgoing_rows.front().options());
   const auto self = static_cast<size_t>(rank_);
   part_of(packed, incoming, rank_).copy_(outgoing_rows[self]);
-  if (group_ == nullptr) return packed;
   std::vector<ConstBytes> send;
   std::vector<MutableBytes> receive;
   for (int64_t rank = 0; rank < ranks(); ++rank) {

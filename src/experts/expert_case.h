@@ -5,7 +5,7 @@
 //   const ExpertOutcome found = run_expert_case(c);     // on 4 threads
 //
 // Everything is drawn for the whole line of tokens and all experts, then dealt to ranks, so that
-// the numbers do not depend on how. float64. Main thread only.
+// the numbers do not depend on how. Results come back in float64. Main thread only.
 #pragma once
 
 #include <ATen/ops/cat.h>
@@ -15,6 +15,7 @@
 
 #include "base/random.h"
 #include "comm/run_ranks.h"
+#include "device/device.h"
 #include "experts/expert_exchange.h"
 #include "layers/test_parameters.h"
 
@@ -32,6 +33,16 @@ struct ExpertCase {
   Skew skew = Skew::kUniform;
   int64_t idle_experts = 0;  // the first ones, which nobody chooses
   bool empty_rank = false;   // rank 0 has no tokens
+  int64_t width = 5;         // of the model
+  int64_t expert_width = 4;
+  double limit = 1.5;                   // of SwiGLU
+  at::ScalarType values = at::kDouble;  // to which all numbers are rounded
+};
+
+// Where and in which type a case runs.
+struct ExpertRun {
+  at::ScalarType type = at::kDouble;
+  at::Device device = at::kCPU;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const ExpertCase& c) {
@@ -39,11 +50,6 @@ inline std::ostream& operator<<(std::ostream& out, const ExpertCase& c) {
              << c.tokens << ", bound " << c.bound << ", skew " << static_cast<int>(c.skew)
              << ", rank without tokens " << c.empty_rank;
 }
-
-// Model width and expert width.
-inline constexpr int64_t kCaseWidth = 5;
-inline constexpr int64_t kCaseExpertWidth = 4;
-inline constexpr double kCaseLimit = 1.5;
 
 struct ExpertData {
   at::Tensor x_TD, weights_TK, dy_TD, ids_TK;
@@ -71,13 +77,16 @@ inline at::Tensor draw_choices(const ExpertCase& c, RandomStream& random) {
 
 inline ExpertData draw_data(const ExpertCase& c) {
   RandomStream random(c.seed, "experts");
+  const auto drawn = [&](std::vector<int64_t> shape) {
+    return random_tensor(random, std::move(shape), c.values).to(at::kDouble);
+  };
   ExpertData data;
-  data.x_TD = random_tensor(random, {c.tokens, kCaseWidth});
-  data.weights_TK = random_tensor(random, {c.tokens, c.top_k});
-  data.dy_TD = random_tensor(random, {c.tokens, kCaseWidth});
-  data.experts = {random_tensor(random, {c.experts, kCaseExpertWidth, kCaseWidth}),
-                  random_tensor(random, {c.experts, kCaseExpertWidth, kCaseWidth}),
-                  random_tensor(random, {c.experts, kCaseWidth, kCaseExpertWidth})};
+  data.x_TD = drawn({c.tokens, c.width});
+  data.weights_TK = drawn({c.tokens, c.top_k});
+  data.dy_TD = drawn({c.tokens, c.width});
+  data.experts = {drawn({c.experts, c.expert_width, c.width}),
+                  drawn({c.experts, c.expert_width, c.width}),
+                  drawn({c.experts, c.width, c.expert_width})};
   data.ids_TK = draw_choices(c, random);
   return data;
 }
@@ -101,42 +110,53 @@ struct ExpertOutcome {
   int64_t pairs_per_chunk = 0;
 };
 
-inline ExpertOutcome run_on_rank(const ExpertCase& c, const ExpertData& data, Communicator* group) {
-  const ExpertExchange exchange(
-      {.group = {c.experts, c.top_k, c.ranks, c.bound}, .limit = kCaseLimit}, group);
+inline ExpertOutcome run_on_rank(const ExpertCase& c, const ExpertData& data, Communicator* group,
+                                 const ExpertRun& run) {
+  const ExpertExchange exchange({.group = {c.experts, c.top_k, c.ranks, c.bound}, .limit = c.limit},
+                                group);
+  const at::TensorOptions rows = at::TensorOptions(run.type).device(run.device);
+  const at::TensorOptions sums = rows.dtype(accumulate_type(run.type));
   const auto rank = static_cast<size_t>(group != nullptr ? group->rank() : 0);
   const std::vector<int64_t> cuts = token_cuts(c);
   auto own_tokens = [&](const at::Tensor& all) {
     return all.narrow(0, cuts[rank], cuts[rank + 1] - cuts[rank]).contiguous();
   };
   const Range own = exchange.own_experts();
-  auto own_experts = [&](const at::Tensor& all) { return all.narrow(0, own.begin, own.size()); };
+  auto own_experts = [&](const at::Tensor& all) {
+    return all.narrow(0, own.begin, own.size()).to(rows);
+  };
   const ExpertWeights weights = {own_experts(data.experts.gate_eFD),
                                  own_experts(data.experts.up_eFD),
                                  own_experts(data.experts.down_eDF)};
   // What stands in an accumulator stays there.
-  auto ones = [](const at::Tensor& like) { return at::full(like.sizes(), 1.0, like.options()); };
-  ExpertOutcome outcome;
-  outcome.gradients = {ones(weights.gate_eFD), ones(weights.up_eFD), ones(weights.down_eDF)};
-  const ExpertInputs inputs = {own_tokens(data.x_TD), own_tokens(data.weights_TK)};
+  auto ones = [&](const at::Tensor& like) { return at::full(like.sizes(), 1.0, sums); };
+  const ExpertWeightGradients gradients = {ones(weights.gate_eFD), ones(weights.up_eFD),
+                                           ones(weights.down_eDF)};
+  const ExpertInputs inputs = {own_tokens(data.x_TD).to(rows),
+                               own_tokens(data.weights_TK).to(sums)};
   const ExpertDispatch dispatch = exchange.dispatch({0, "experts"}, own_tokens(data.ids_TK));
-  outcome.y = exchange.forward({0, "experts forward"}, dispatch, inputs, weights);
+  const at::Tensor y = exchange.forward({0, "experts forward"}, dispatch, inputs, weights);
   const ExpertInputGradients d =
       exchange.backward({kTagsPerExpertExchange, "experts backward"}, dispatch, inputs,
-                        own_tokens(data.dy_TD), weights, outcome.gradients);
-  outcome.dx = d.dx_TD;
-  outcome.dweights = d.dweights_TK;
-  outcome.chunks = dispatch.chunks();
-  outcome.pairs_per_chunk = dispatch.pairs_per_chunk();
-  return outcome;
+                        own_tokens(data.dy_TD).to(rows), weights, gradients);
+  const auto found = [](const at::Tensor& values) { return values.to(at::kDouble).cpu(); };
+  return {
+      .y = found(y),
+      .dx = found(d.dx_TD),
+      .dweights = found(d.dweights_TK),
+      .gradients = {found(gradients.gate_eFD), found(gradients.up_eFD), found(gradients.down_eDF)},
+      .chunks = dispatch.chunks(),
+      .pairs_per_chunk = dispatch.pairs_per_chunk()};
 }
 
-inline ExpertOutcome run_expert_case(const ExpertCase& c) {
+inline ExpertOutcome run_expert_case(const ExpertCase& c, const ExpertRun& run = {}) {
   const ExpertData data = draw_data(c);
-  if (c.ranks == 1) return run_on_rank(c, data, nullptr);
+  if (c.ranks == 1) return run_on_rank(c, data, nullptr, run);
   std::vector<ExpertOutcome> parts(static_cast<size_t>(c.ranks));
-  run_ranks(c.ranks, {.stall_timeout_s = 60}, [&](Communicator& comm) {
-    parts[static_cast<size_t>(comm.rank())] = run_on_rank(c, data, &comm);
+  const RunRanksOptions ranks{.stall_timeout_s = 60, .device_memory = device_memory(run.device)};
+  run_ranks(c.ranks, ranks, [&](Communicator& comm) {
+    const DeviceThread thread(run.device);
+    parts[static_cast<size_t>(comm.rank())] = run_on_rank(c, data, &comm, run);
   });
   auto joined = [&](auto&& tensor_of) {
     std::vector<at::Tensor> tensors;

@@ -4,7 +4,6 @@
 #include <span>
 
 #include "base/check.h"
-#include "layers/cpu_only.h"
 
 namespace longspan {
 namespace {
@@ -33,9 +32,8 @@ int64_t pairs_of(const std::vector<int64_t>& rows) {
 }
 
 void check_ids(const ExpertGroupShape& shape, const at::Tensor& ids) {
-  require_cpu(ids, "experts");
-  LONGSPAN_CHECK(ids.scalar_type() == at::kInt && ids.is_contiguous() && ids.dim() == 2 &&
-                     ids.size(1) == shape.top_k,
+  LONGSPAN_CHECK(ids.is_cpu() && ids.scalar_type() == at::kInt && ids.is_contiguous() &&
+                     ids.dim() == 2 && ids.size(1) == shape.top_k,
                  "expert ids ", ids.toString(), " ", ids.sizes(), ", ", shape.top_k, " a token");
   const int32_t* values = ids.const_data_ptr<int32_t>();
   for (int64_t place = 0; place < ids.numel(); ++place) {

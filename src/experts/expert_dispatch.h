@@ -53,7 +53,8 @@ struct OutgoingRows {
 
 class ExpertDispatch {
  public:
-  // `ids_TK`: int32. `group` is null for one rank.
+  // `ids_TK`: int32, on the CPU: who runs on a GPU reads them back, once for all passes. `group` is
+  // null for one rank.
   ExpertDispatch(const ExpertGroupShape& shape, const at::Tensor& ids_TK, Communicator* group,
                  const std::string& op);
 

@@ -1,13 +1,21 @@
 #include "experts/expert_exchange.h"
 
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include "base/check.h"
+#include "device/device.h"
 #include "experts/chunk_messages.h"
-#include "layers/cpu_only.h"
 
 namespace longspan {
+namespace {
+
+// In the accumulation type: a token's sum over the ranks of its experts is rounded once.
+at::Tensor zero_sums(const at::Tensor& like) {
+  return at::zeros(like.sizes(), like.options().dtype(accumulate_type(like.scalar_type())));
+}
+
+}  // namespace
 
 int64_t expert_chunk_bytes(const ExpertGroupShape& shape, int64_t model_width, int64_t expert_width,
                            int64_t element_bytes) {
@@ -39,12 +47,12 @@ ExpertDispatch ExpertExchange::dispatch(const ExpertCall& call, const at::Tensor
 void ExpertExchange::check(const ExpertDispatch& dispatch, const ExpertInputs& inputs,
                            const ExpertWeights& weights) const {
   const at::Tensor& x = inputs.x_TD;
-  require_cpu(x, "experts");
   LONGSPAN_CHECK(x.dim() == 2 && x.is_contiguous() && x.size(0) == dispatch.tokens() &&
                      inputs.weights_TK.is_contiguous() &&
+                     inputs.weights_TK.scalar_type() == accumulate_type(x.scalar_type()) &&
                      inputs.weights_TK.sizes() == dispatch.ids_TK().sizes(),
-                 "x ", x.sizes(), ", weights ", inputs.weights_TK.sizes(), ", ids ",
-                 dispatch.ids_TK().sizes());
+                 "x ", x.toString(), " ", x.sizes(), ", weights ", inputs.weights_TK.toString(),
+                 " ", inputs.weights_TK.sizes(), ", ids ", dispatch.ids_TK().sizes());
   LONGSPAN_CHECK(weights.gate_eFD.size(0) == own_experts().size(), weights.gate_eFD.sizes(),
                  " are not the weights of experts ", own_experts());
 }
@@ -53,13 +61,13 @@ at::Tensor ExpertExchange::forward(const ExpertCall& call, const ExpertDispatch&
                                    const ExpertInputs& inputs, const ExpertWeights& weights) const {
   const c10::AutoGradMode off(false);
   check(dispatch, inputs, weights);
-  at::Tensor y = at::zeros_like(inputs.x_TD);
+  const at::Tensor y = zero_sums(inputs.x_TD);
   for (int64_t chunk = 0; chunk < dispatch.chunks(); ++chunk) {
     const ChunkMessages messages(dispatch, chunk, group_, call);
     const ExpertBatch batch = messages.fetch(inputs.x_TD, inputs.weights_TK);
     messages.return_rows(expert_products(batch, weights, options_.limit), 3, y);
   }
-  return y;
+  return y.to(inputs.x_TD.scalar_type());
 }
 
 ExpertInputGradients ExpertExchange::backward(const ExpertCall& call,
@@ -73,7 +81,7 @@ ExpertInputGradients ExpertExchange::backward(const ExpertCall& call,
                      dy_TD.scalar_type() == inputs.x_TD.scalar_type(),
                  "dy ", dy_TD.toString(), " ", dy_TD.sizes(), ", x ", inputs.x_TD.toString(), " ",
                  inputs.x_TD.sizes());
-  ExpertInputGradients result{at::zeros_like(inputs.x_TD), at::zeros_like(inputs.weights_TK)};
+  ExpertInputGradients result{zero_sums(inputs.x_TD), zero_sums(inputs.weights_TK)};
   for (int64_t chunk = 0; chunk < dispatch.chunks(); ++chunk) {
     const ChunkMessages messages(dispatch, chunk, group_, call);
     const ExpertBatch batch = messages.fetch(inputs.x_TD, inputs.weights_TK);
@@ -83,6 +91,7 @@ ExpertInputGradients ExpertExchange::backward(const ExpertCall& call,
     messages.return_rows(gradient.dx_RD, 4, result.dx_TD);
     messages.return_pairs(gradient.dweights_P, 5, result.dweights_TK);
   }
+  result.dx_TD = result.dx_TD.to(inputs.x_TD.scalar_type());
   return result;
 }
 

@@ -20,8 +20,8 @@ constexpr double kTolerance = 1e-10;  // float64, sums of a few hundred terms in
 
 // y by plain loops over tokens, choices and numbers.
 at::Tensor by_loops(const ExpertCase& c, const ExpertData& data) {
-  const int64_t D = kCaseWidth;
-  const int64_t F = kCaseExpertWidth;
+  const int64_t D = c.width;
+  const int64_t F = c.expert_width;
   const double* x = data.x_TD.const_data_ptr<double>();
   const double* gate = data.experts.gate_eFD.const_data_ptr<double>();
   const double* up = data.experts.up_eFD.const_data_ptr<double>();
@@ -39,7 +39,7 @@ at::Tensor by_loops(const ExpertCase& c, const ExpertData& data) {
         ups[static_cast<size_t>(f)] += up[(e * F + f) * D + d] * x[token * D + d];
       }
     }
-    const std::vector<double> a = reference::swiglu(gates, ups, kCaseLimit);
+    const std::vector<double> a = reference::swiglu(gates, ups, c.limit);
     for (int64_t d = 0; d < D; ++d) {
       double sum = 0;
       for (int64_t f = 0; f < F; ++f) sum += down[(e * D + d) * F + f] * a[static_cast<size_t>(f)];

@@ -8,6 +8,8 @@
 
 #include "base/check.h"
 #include "device/device.h"
+#include "experts/cuda_expert_products.h"
+#include "experts/expert_order.h"
 #include "experts/row_moves.h"
 #include "layers/row_ops.h"
 
@@ -20,16 +22,12 @@ struct ExpertPairs {
   std::vector<int64_t> rows;
 };
 
-std::vector<ExpertPairs> pairs_by_expert(const ExpertBatch& batch, int64_t experts) {
-  std::vector<ExpertPairs> groups(static_cast<size_t>(experts));
-  for (size_t pair = 0; pair < batch.experts.size(); ++pair) {
-    LONGSPAN_CHECK(batch.experts[pair] >= 0 && batch.experts[pair] < experts, "expert ",
-                   batch.experts[pair], " of ", experts);
-    ExpertPairs& group = groups[static_cast<size_t>(batch.experts[pair])];
-    group.pairs.push_back(static_cast<int64_t>(pair));
-    group.rows.push_back(batch.rows[pair]);
-  }
-  return groups;
+ExpertPairs pairs_of(const ExpertOrder& order, int64_t expert) {
+  const Range places = order.places(expert);
+  const auto part = [&](const std::vector<int64_t>& all) {
+    return std::vector<int64_t>(all.begin() + places.begin, all.begin() + places.end);
+  };
+  return {part(order.pairs), part(order.rows)};
 }
 
 void check_batch(const ExpertBatch& batch, const ExpertWeights& weights) {
@@ -43,7 +41,8 @@ void check_batch(const ExpertBatch& batch, const ExpertWeights& weights) {
                  "experts ", gate.sizes(), " ", weights.up_eFD.sizes(), " ", down.sizes(),
                  ", rows ", batch.x_RD.sizes());
   LONGSPAN_CHECK(gate.scalar_type() == type && weights.up_eFD.scalar_type() == type &&
-                     down.scalar_type() == type && batch.weights_P.scalar_type() == type,
+                     down.scalar_type() == type &&
+                     batch.weights_P.scalar_type() == accumulate_type(type),
                  "experts ", gate.toString(), ", rows ", batch.x_RD.toString(), ", weights ",
                  batch.weights_P.toString());
   LONGSPAN_CHECK(batch.rows.size() == batch.experts.size() &&
@@ -69,10 +68,13 @@ void check_gradients(const ExpertWeights& weights, const ExpertWeightGradients& 
 at::Tensor expert_products(const ExpertBatch& batch, const ExpertWeights& weights, double limit) {
   const c10::AutoGradMode off(false);
   check_batch(batch, weights);
+  if constexpr (kBuiltWithCuda) {
+    if (batch.x_RD.is_cuda()) return cuda_expert_products(batch, weights, limit);
+  }
   at::Tensor y = at::zeros_like(batch.x_RD);
-  const std::vector<ExpertPairs> groups = pairs_by_expert(batch, weights.gate_eFD.size(0));
-  for (int64_t e = 0; e < std::ssize(groups); ++e) {
-    const ExpertPairs& group = groups[static_cast<size_t>(e)];
+  const ExpertOrder order = expert_order(batch, weights.gate_eFD.size(0));
+  for (int64_t e = 0; e < weights.gate_eFD.size(0); ++e) {
+    const ExpertPairs group = pairs_of(order, e);
     if (group.pairs.empty()) continue;
     const at::Tensor x = gathered(batch.x_RD, group.rows);
     const at::Tensor gate = at::mm(x, weights.gate_eFD[e].t());
@@ -89,10 +91,15 @@ ExpertBatchGradient expert_products_backward(const ExpertBatch& batch, const at:
   const c10::AutoGradMode off(false);
   check_batch(batch, weights);
   check_gradients(weights, gradients);
+  if constexpr (kBuiltWithCuda) {
+    if (batch.x_RD.is_cuda()) {
+      return cuda_expert_products_backward(batch, dy_RD, weights, limit, gradients);
+    }
+  }
   ExpertBatchGradient result{at::zeros_like(batch.x_RD), at::empty_like(batch.weights_P)};
-  const std::vector<ExpertPairs> groups = pairs_by_expert(batch, weights.gate_eFD.size(0));
-  for (int64_t e = 0; e < std::ssize(groups); ++e) {
-    const ExpertPairs& group = groups[static_cast<size_t>(e)];
+  const ExpertOrder order = expert_order(batch, weights.gate_eFD.size(0));
+  for (int64_t e = 0; e < weights.gate_eFD.size(0); ++e) {
+    const ExpertPairs group = pairs_of(order, e);
     if (group.pairs.empty()) continue;
     const at::Tensor x = gathered(batch.x_RD, group.rows);
     const at::Tensor dy = gathered(dy_RD, group.rows);

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "device/device.h"
+#include "experts/cuda_row_moves.h"
 #include "kernels/cpu/expert_rows.h"
 #include "layers/parallel_ranges.h"
 #include "layers/real_types.h"
@@ -22,11 +24,11 @@ int64_t grain_rows(int64_t width) {
   return std::max<int64_t>(1, kGrainElements / std::max<int64_t>(1, width));
 }
 
-void check_rows(const at::Tensor& packed, const std::vector<int64_t>& places,
-                const at::Tensor& all) {
+void check_rows(const at::Tensor& packed, const std::vector<int64_t>& places, const at::Tensor& all,
+                at::ScalarType type_of_all) {
   LONGSPAN_CHECK(packed.is_contiguous() && all.is_contiguous() &&
                      packed.size(0) == std::ssize(places) && packed.dim() == all.dim() &&
-                     width_of(packed) == width_of(all) && packed.scalar_type() == all.scalar_type(),
+                     width_of(packed) == width_of(all) && all.scalar_type() == type_of_all,
                  packed.toString(), " ", packed.sizes(), " for ", places.size(), " places in ",
                  all.toString(), " ", all.sizes());
 }
@@ -34,10 +36,13 @@ void check_rows(const at::Tensor& packed, const std::vector<int64_t>& places,
 }  // namespace
 
 at::Tensor gathered(const at::Tensor& source, const std::vector<int64_t>& places) {
+  if constexpr (kBuiltWithCuda) {
+    if (source.is_cuda()) return cuda_gathered(source, places);
+  }
   std::vector<int64_t> shape = source.sizes().vec();
   shape[0] = std::ssize(places);
   at::Tensor packed = at::empty(shape, source.options());
-  check_rows(packed, places, source);
+  check_rows(packed, places, source, packed.scalar_type());
   const int64_t width = width_of(source);
   for_real_type(source.scalar_type(), [&]<typename Real>() {
     parallel_ranges({0, packed.size(0)}, grain_rows(width), [&](Range rows) {
@@ -53,7 +58,7 @@ namespace {
 // `weights` undefined: ones.
 void add(const at::Tensor& packed, const std::vector<int64_t>& places, const at::Tensor& weights,
          const at::Tensor& sum) {
-  check_rows(packed, places, sum);
+  check_rows(packed, places, sum, accumulate_type(packed.scalar_type()));
   const int64_t width = width_of(sum);
   for_real_type(sum.scalar_type(), [&]<typename Real>() {
     const Real* factors = weights.defined() ? weights.const_data_ptr<Real>() : nullptr;
@@ -67,6 +72,12 @@ void add(const at::Tensor& packed, const std::vector<int64_t>& places, const at:
 }  // namespace
 
 void add_to(const at::Tensor& packed, const std::vector<int64_t>& places, const at::Tensor& sum) {
+  if constexpr (kBuiltWithCuda) {
+    if (packed.is_cuda()) {
+      check_rows(packed, places, sum, accumulate_type(packed.scalar_type()));
+      return cuda_add_to(packed, places, sum);
+    }
+  }
   add(packed, places, {}, sum);
 }
 
@@ -89,7 +100,7 @@ void scale_by(const at::Tensor& weights, const at::Tensor& rows) {
 
 void place_dots(const at::Tensor& a, const at::Tensor& b, const std::vector<int64_t>& places,
                 const at::Tensor& dots) {
-  check_rows(a, places, b);
+  check_rows(a, places, b, a.scalar_type());
   const int64_t width = width_of(a);
   for_real_type(a.scalar_type(), [&]<typename Real>() {
     std::vector<Real> packed(places.size());

@@ -1,10 +1,11 @@
-// Private to experts/: the kernels of kernels/cpu/expert_rows.h on tensors.
+// Private to experts/: rows of tensors picked out and added back (kernels/cpu/expert_rows.h).
 //
 //   const at::Tensor packed = gathered(x, tokens);    // rows, or single numbers of a vector
 //   add_to(packed, tokens, y);                        // y[tokens[r]] += packed[r]
 //
-// Tensors are contiguous, float32 or float64; places of one call are distinct and within the
-// tensor. Rows are dealt to threads; the bits do not depend on their number.
+// Tensors are contiguous, rows of one of the run's types, sums of its accumulation type; places of
+// one call are distinct and within the tensor. gathered and add_to work where the rows are, the
+// others on the CPU, where rows are dealt to threads and the bits do not depend on their number.
 #pragma once
 
 #include <ATen/core/Tensor.h>

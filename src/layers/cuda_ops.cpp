@@ -78,21 +78,21 @@ at::Tensor cuda_rotate(const at::Tensor& q_THK, const RopeTable& table, int dire
   return rotated;
 }
 
-at::Tensor cuda_swiglu(const at::Tensor& gate_TF, const at::Tensor& up_TF) {
+at::Tensor cuda_swiglu(const at::Tensor& gate_TF, const at::Tensor& up_TF, double limit) {
   at::Tensor y = at::empty_like(gate_TF);
   for_device_type(y.scalar_type(), [&]<typename T>() {
-    cuda::swiglu_forward(device_data<const T>(gate_TF), device_data<const T>(up_TF), y.numel(),
-                         device_data<T>(y), current_stream());
+    cuda::swiglu_forward(device_data<const T>(gate_TF), device_data<const T>(up_TF), limit,
+                         y.numel(), device_data<T>(y), current_stream());
   });
   return y;
 }
 
 SwigluGradient cuda_swiglu_backward(const at::Tensor& gate_TF, const at::Tensor& up_TF,
-                                    const at::Tensor& dy_TF) {
+                                    const at::Tensor& dy_TF, double limit) {
   SwigluGradient gradient{at::empty_like(gate_TF), at::empty_like(gate_TF)};
   for_device_type(gate_TF.scalar_type(), [&]<typename T>() {
     T* dy = device_data<T>(dy_TF);
-    cuda::swiglu_backward(device_data<const T>(gate_TF), device_data<const T>(up_TF),
+    cuda::swiglu_backward(device_data<const T>(gate_TF), device_data<const T>(up_TF), limit,
                           static_cast<const T*>(dy), gate_TF.numel(), device_data<T>(gradient.y),
                           device_data<T>(gradient.dgate), dy, current_stream());
   });

@@ -21,9 +21,9 @@ void cuda_fill_rope_table(std::span<const float> inverse_frequencies, double sca
                           std::span<const int64_t> positions, RopeTable& table);
 at::Tensor cuda_rotate(const at::Tensor& q_THK, const RopeTable& table, int direction);
 
-at::Tensor cuda_swiglu(const at::Tensor& gate_TF, const at::Tensor& up_TF);
+at::Tensor cuda_swiglu(const at::Tensor& gate_TF, const at::Tensor& up_TF, double limit);
 SwigluGradient cuda_swiglu_backward(const at::Tensor& gate_TF, const at::Tensor& up_TF,
-                                    const at::Tensor& dy_TF);
+                                    const at::Tensor& dy_TF, double limit);
 
 void cuda_embed(const at::Tensor& weight, std::span<const int32_t> tokens, const at::Tensor& x_TC);
 void cuda_embed_backward(const at::Tensor& dx_TC, std::span<const int32_t> tokens,

@@ -12,7 +12,7 @@
 #include "device/device.h"
 #include "kernels/cpu/hyper_connection.h"
 #include "kernels/cpu/rms_norm.h"
-#include "layers/cpu_only.h"
+#include "layers/cuda_hybrid_ops.h"
 #include "layers/layer_node.h"
 #include "layers/ordered_products.h"
 #include "layers/parallel_ranges.h"
@@ -30,30 +30,45 @@ int64_t grain_rows(const HyperShape& shape) {
 }
 
 HyperShape shape_of(const at::Tensor& streams_TNC, const HyperOptions& options) {
-  require_cpu(streams_TNC, "hyper-connections");
   LONGSPAN_CHECK(streams_TNC.dim() == 3 && streams_TNC.is_contiguous() &&
                      streams_TNC.size(1) >= 1 && streams_TNC.size(1) <= kMaxHyperStreams &&
                      streams_TNC.size(2) >= 1 && options.sinkhorn_rounds >= 1,
                  "streams ", streams_TNC.sizes(), ", at most ", kMaxHyperStreams, "; ",
                  options.sinkhorn_rounds, " rounds");
-  return {streams_TNC.size(1), streams_TNC.size(2), options.sinkhorn_rounds, options.norm_epsilon,
-          options.epsilon};
+  const HyperShape shape{streams_TNC.size(1), streams_TNC.size(2), options.sinkhorn_rounds,
+                         options.norm_epsilon, options.epsilon};
+  if constexpr (kBuiltWithCuda) {
+    if (streams_TNC.is_cuda()) require_hyper_kernels(shape);
+  }
+  return shape;
 }
 
-void check_alike(const at::Tensor& tensor, const at::Tensor& streams,
-                 std::initializer_list<int64_t> sizes, const char* what) {
+void check_tensor(const at::Tensor& tensor, const at::Tensor& streams, at::ScalarType type,
+                  std::initializer_list<int64_t> sizes, const char* what) {
   LONGSPAN_CHECK(tensor.is_contiguous() && tensor.sizes() == at::IntArrayRef(sizes) &&
-                     tensor.scalar_type() == streams.scalar_type(),
+                     tensor.scalar_type() == type,
                  what, " ", tensor.toString(), " ", tensor.sizes(), " for streams ",
                  streams.toString(), " ", streams.sizes());
+}
+
+// Of the streams' type.
+void check_alike(const at::Tensor& tensor, const at::Tensor& streams,
+                 std::initializer_list<int64_t> sizes, const char* what) {
+  check_tensor(tensor, streams, streams.scalar_type(), sizes, what);
+}
+
+// Of their accumulation type.
+void check_map(const at::Tensor& tensor, const at::Tensor& streams,
+               std::initializer_list<int64_t> sizes, const char* what) {
+  check_tensor(tensor, streams, accumulate_type(streams.scalar_type()), sizes, what);
 }
 
 void check_parameters(const ParameterAccess& access, const HyperParameters& parameters,
                       const HyperShape& shape, const at::Tensor& streams) {
   check_alike(access.weights->weight(parameters.fn), streams, {shape.maps(), shape.flat_width()},
               "fn");
-  check_alike(access.weights->weight(parameters.base), streams, {shape.maps()}, "base");
-  check_alike(access.weights->weight(parameters.scale), streams, {3}, "scale");
+  check_map(access.weights->weight(parameters.base), streams, {shape.maps()}, "base");
+  check_map(access.weights->weight(parameters.scale), streams, {3}, "scale");
 }
 
 template <typename Real>
@@ -64,20 +79,51 @@ HyperReadInputs<Real> read_inputs(const ParameterAccess& access, const HyperPara
           access.weights->weight(parameters.scale).const_data_ptr<Real>()};
 }
 
+HyperReadResult read_forward(const ParameterAccess& access, const HyperParameters& parameters,
+                             const HyperShape& shape, const at::Tensor& streams) {
+  if constexpr (kBuiltWithCuda) {
+    if (streams.is_cuda()) return cuda_hyper_read(access, parameters, shape, streams);
+  }
+  const int64_t tokens = streams.size(0);
+  const int64_t n = shape.streams;
+  const at::TensorOptions like = streams.options();
+  HyperReadResult result{{at::empty({tokens, shape.width}, like), at::empty({tokens, n}, like),
+                          at::empty({tokens, n, n}, like)},
+                         ordered_linear(streams.view({tokens, shape.flat_width()}),
+                                        access.weights->weight(parameters.fn)),
+                         at::empty({tokens}, like)};
+  for_real_type(streams.scalar_type(), [&]<typename Real>() {
+    const auto inputs = read_inputs<Real>(access, parameters, streams);
+    const HyperReadOutputs<Real> outputs{
+        result.read.x_in.mutable_data_ptr<Real>(), result.read.write.mutable_data_ptr<Real>(),
+        result.read.mix.mutable_data_ptr<Real>(), result.inverse_rms.mutable_data_ptr<Real>()};
+    parallel_ranges({0, tokens}, grain_rows(shape), [&](Range rows) {
+      hyper_read_forward(shape, inputs, rows, result.raw.mutable_data_ptr<Real>(), outputs);
+    });
+  });
+  return result;
+}
+
 // Gradients of x_in, write, mix -> of the streams; adds those of the parameters.
 at::Tensor read_backward(const ParameterAccess& access, const HyperParameters& parameters,
                          const HyperShape& shape, const Tensors& gradients, const Tensors& saved) {
   const at::Tensor& streams = saved[0];
   const at::Tensor& raw = saved[1];
+  const at::Tensor dx_in = gradients[0].contiguous();
+  const at::Tensor dwrite = gradients[1].contiguous();
+  const at::Tensor dmix = gradients[2].contiguous();
+  if constexpr (kBuiltWithCuda) {
+    if (streams.is_cuda()) {
+      return cuda_hyper_read_backward(access, parameters, shape, streams, {{}, raw, saved[2]},
+                                      {dx_in, dwrite, dmix});
+    }
+  }
   const int64_t tokens = streams.size(0);
   const int64_t sums_width = shape.maps() + 3;
   const int64_t blocks = (tokens + kHyperBlockRows - 1) / kHyperBlockRows;
   at::Tensor streams_gradient = at::empty_like(streams);
   const at::Tensor products_gradient = at::empty_like(raw);
   const at::Tensor partials = at::zeros({blocks, sums_width}, streams.options());
-  const at::Tensor dx_in = gradients[0].contiguous();
-  const at::Tensor dwrite = gradients[1].contiguous();
-  const at::Tensor dmix = gradients[2].contiguous();
   for_real_type(streams.scalar_type(), [&]<typename Real>() {
     const auto inputs = read_inputs<Real>(access, parameters, streams);
     parallel_ranges({0, blocks}, 1, [&](Range part) {
@@ -111,10 +157,34 @@ HyperWriteInputs<Real> write_inputs(const Tensors& tensors) {
           tensors[2].const_data_ptr<Real>(), tensors[3].const_data_ptr<Real>()};
 }
 
+at::Tensor write_forward(const HyperShape& shape, const Tensors& inputs) {
+  at::Tensor streams_out = at::empty_like(inputs[0]);
+  if constexpr (kBuiltWithCuda) {
+    if (streams_out.is_cuda()) {
+      cuda_hyper_write(shape, {inputs[0], inputs[1], inputs[2], inputs[3]}, streams_out);
+      return streams_out;
+    }
+  }
+  for_real_type(streams_out.scalar_type(), [&]<typename Real>() {
+    parallel_ranges({0, streams_out.size(0)}, grain_rows(shape), [&](Range rows) {
+      hyper_write_forward(shape, write_inputs<Real>(inputs), rows,
+                          streams_out.mutable_data_ptr<Real>());
+    });
+  });
+  return streams_out;
+}
+
 // Gradient of the streams after -> of streams, y, write, mix.
 Tensors write_backward(const HyperShape& shape, const at::Tensor& gradient, const Tensors& saved) {
   Tensors results;
   for (const at::Tensor& input : saved) results.push_back(at::empty_like(input));
+  if constexpr (kBuiltWithCuda) {
+    if (gradient.is_cuda()) {
+      cuda_hyper_write_backward(shape, {saved[0], saved[1], saved[2], saved[3]}, gradient,
+                                {results[0], results[1], results[2], results[3]});
+      return results;
+    }
+  }
   for_real_type(gradient.scalar_type(), [&]<typename Real>() {
     const HyperWriteGradients<Real> outputs{
         results[0].mutable_data_ptr<Real>(), results[1].mutable_data_ptr<Real>(),
@@ -133,30 +203,14 @@ HyperRead hyper_read(const ParameterAccess& access, const at::Tensor& streams_TN
                      const HyperParameters& parameters, const HyperOptions& options) {
   const HyperShape shape = shape_of(streams_TNC, options);
   check_parameters(access, parameters, shape, streams_TNC);
-  const int64_t tokens = streams_TNC.size(0);
-  const int64_t n = shape.streams;
-  HyperRead read;
-  at::Tensor raw;
-  at::Tensor inverse_rms;
+  HyperReadResult result;
   {
     const AutoGradMode off(false);
-    const at::TensorOptions like = streams_TNC.options();
-    read = {at::empty({tokens, shape.width}, like), at::empty({tokens, n}, like),
-            at::empty({tokens, n, n}, like)};
-    inverse_rms = at::empty({tokens}, like);
-    raw = ordered_linear(streams_TNC.view({tokens, shape.flat_width()}),
-                         access.weights->weight(parameters.fn));
-    for_real_type(streams_TNC.scalar_type(), [&]<typename Real>() {
-      const auto inputs = read_inputs<Real>(access, parameters, streams_TNC);
-      const HyperReadOutputs<Real> outputs{
-          read.x_in.mutable_data_ptr<Real>(), read.write.mutable_data_ptr<Real>(),
-          read.mix.mutable_data_ptr<Real>(), inverse_rms.mutable_data_ptr<Real>()};
-      parallel_ranges({0, tokens}, grain_rows(shape), [&](Range rows) {
-        hyper_read_forward(shape, inputs, rows, raw.mutable_data_ptr<Real>(), outputs);
-      });
-    });
+    result = read_forward(access, parameters, shape, streams_TNC);
   }
-  connect({read.x_in, read.write, read.mix}, {streams_TNC}, {streams_TNC, raw, inverse_rms},
+  const HyperRead& read = result.read;
+  connect({read.x_in, read.write, read.mix}, {streams_TNC},
+          {streams_TNC, result.raw, result.inverse_rms},
           [access, parameters, shape](const Tensors& gradients, const Tensors& saved) {
             return Tensors{read_backward(access, parameters, shape, gradients, saved)};
           });
@@ -168,19 +222,13 @@ at::Tensor hyper_write(const at::Tensor& streams_TNC, const at::Tensor& y_TC,
   const HyperShape shape = shape_of(streams_TNC, {});
   const int64_t tokens = streams_TNC.size(0);
   check_alike(y_TC, streams_TNC, {tokens, shape.width}, "y");
-  check_alike(write_TN, streams_TNC, {tokens, shape.streams}, "write");
-  check_alike(mix_TNN, streams_TNC, {tokens, shape.streams, shape.streams}, "mix");
+  check_map(write_TN, streams_TNC, {tokens, shape.streams}, "write");
+  check_map(mix_TNN, streams_TNC, {tokens, shape.streams, shape.streams}, "mix");
   const Tensors inputs = {streams_TNC, y_TC, write_TN, mix_TNN};
   at::Tensor streams_out;
   {
     const AutoGradMode off(false);
-    streams_out = at::empty_like(streams_TNC);
-    for_real_type(streams_TNC.scalar_type(), [&]<typename Real>() {
-      parallel_ranges({0, tokens}, grain_rows(shape), [&](Range rows) {
-        hyper_write_forward(shape, write_inputs<Real>(inputs), rows,
-                            streams_out.mutable_data_ptr<Real>());
-      });
-    });
+    streams_out = write_forward(shape, inputs);
   }
   connect({streams_out}, inputs, inputs, [shape](const Tensors& gradients, const Tensors& saved) {
     return write_backward(shape, gradients[0].contiguous(), saved);

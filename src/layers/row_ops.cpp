@@ -9,7 +9,6 @@
 #include "device/device.h"
 #include "kernels/cpu/rms_norm.h"
 #include "kernels/cpu/rope.h"
-#include "layers/cpu_only.h"
 #include "layers/cuda_ops.h"
 #include "layers/parallel_ranges.h"
 #include "layers/real_types.h"
@@ -147,9 +146,8 @@ at::Tensor rotate(const at::Tensor& q_THK, const RopeTable& table, int direction
 
 at::Tensor swiglu(const at::Tensor& gate_TF, const at::Tensor& up_TF, double limit) {
   check_same(gate_TF, up_TF);
-  if (limit != kNoSwigluLimit) require_cpu(gate_TF, "feed-forward layers with a SwiGLU limit");
   if constexpr (kBuiltWithCuda) {
-    if (gate_TF.is_cuda()) return cuda_swiglu(gate_TF, up_TF);
+    if (gate_TF.is_cuda()) return cuda_swiglu(gate_TF, up_TF, limit);
   }
   at::Tensor y = at::empty_like(gate_TF);
   for_real_type(y.scalar_type(), [&]<typename Real>() {
@@ -165,9 +163,8 @@ SwigluGradient swiglu_backward(const at::Tensor& gate_TF, const at::Tensor& up_T
                                const at::Tensor& dy_TF, double limit) {
   check_same(gate_TF, up_TF);
   check_same(gate_TF, dy_TF);
-  if (limit != kNoSwigluLimit) require_cpu(gate_TF, "feed-forward layers with a SwiGLU limit");
   if constexpr (kBuiltWithCuda) {
-    if (gate_TF.is_cuda()) return cuda_swiglu_backward(gate_TF, up_TF, dy_TF);
+    if (gate_TF.is_cuda()) return cuda_swiglu_backward(gate_TF, up_TF, dy_TF, limit);
   }
   SwigluGradient gradient{at::empty_like(gate_TF), at::empty_like(gate_TF)};
   for_real_type(gate_TF.scalar_type(), [&]<typename Real>() {

@@ -14,12 +14,7 @@ namespace longspan {
 
 Hybrid::Hybrid(const ModelSpec& spec, int64_t expert_group, const at::TensorOptions& tensors,
                const HeadLossOptions& options)
-    : TransformerModel(spec, expert_group, tensors, options) {
-  if (!tensors.device().is_cpu()) {
-    throw UserError(text("models of the family ", model_family_name(spec.family),
-                         " run on the CPU only so far; set layout.device = \"cpu\""));
-  }
-}
+    : TransformerModel(spec, expert_group, tensors, options) {}
 
 // ---- streams
 
@@ -145,7 +140,7 @@ std::vector<at::Tensor> Hybrid::post_to_experts(const ParameterAccess& access, i
       access, x_TC, {p.router, p.router_bias},
       {.top_k = spec().experts.top_k, .normalized = true, .scale = spec().experts.route_scale},
       choices.empty() ? at::Tensor() : choices[0]);
-  choices = {routing.ids_TK};
+  if (choices.empty()) choices = {routing.ids_TK};
   std::vector<at::Tensor> outputs = {x_TC, routing.weights_TK, x};
   outputs.insert(outputs.end(), reading.maps.begin(), reading.maps.end());
   return outputs;

@@ -47,16 +47,25 @@ Parameter frozen(Parameter parameter) {
 
 using Add = std::function<int64_t(Parameter)>;
 
+// Scales last: they have three elements, and a matrix behind them would not lie at 16 bytes.
 void add_hyper(const ModelSpec& spec, const LayerRows& rows, const Add& add, LayerParameters& ids) {
   const HyperSpec& hyper = spec.hyper;
   if (hyper.streams == 1) return;
-  const auto site = [&](const std::string& name, int64_t& fn, int64_t& base, int64_t& scale) {
-    fn = add(rows.matrix(name + "_fn", hyper.maps(), hyper.streams * spec.hidden_size));
-    base = add(rows.float32(name + "_base", {hyper.maps()}, InitKind::kZeros));
-    scale = add(rows.float32(name + "_scale", {3}, InitKind::kOnes));
+  const auto fn = [&](const char* name) {
+    return add(rows.matrix(name, hyper.maps(), hyper.streams * spec.hidden_size));
   };
-  site("hc_attn", ids.hyper_attention_fn, ids.hyper_attention_base, ids.hyper_attention_scale);
-  site("hc_ffn", ids.hyper_ffn_fn, ids.hyper_ffn_base, ids.hyper_ffn_scale);
+  const auto base = [&](const char* name) {
+    return add(rows.float32(name, {hyper.maps()}, InitKind::kZeros));
+  };
+  const auto scale = [&](const char* name) {
+    return add(rows.float32(name, {3}, InitKind::kOnes));
+  };
+  ids.hyper_attention_fn = fn("hc_attn_fn");
+  ids.hyper_ffn_fn = fn("hc_ffn_fn");
+  ids.hyper_attention_base = base("hc_attn_base");
+  ids.hyper_ffn_base = base("hc_ffn_base");
+  ids.hyper_attention_scale = scale("hc_attn_scale");
+  ids.hyper_ffn_scale = scale("hc_ffn_scale");
 }
 
 void add_linear_attention(const ModelSpec& spec, const LayerRows& rows, const Add& add,
@@ -164,7 +173,6 @@ LayerParameters ParameterTable::add_hybrid_layer(const ModelSpec& spec, int64_t 
   const Add add_row = [this](Parameter parameter) { return add(std::move(parameter)); };
   const LayerKind kind = spec.layer_kind(index);
   LayerParameters ids;
-  add_hyper(spec, rows, add_row, ids);
   ids.input_norm = add(rows.norm("input_layernorm.weight", spec.hidden_size));
   if (kind.mix == MixKind::kLinearAttention) {
     add_linear_attention(spec, rows, add_row, ids);
@@ -178,6 +186,7 @@ LayerParameters ParameterTable::add_hybrid_layer(const ModelSpec& spec, int64_t 
   } else {
     add_dense(spec, rows, add_row, ids);
   }
+  add_hyper(spec, rows, add_row, ids);
   return ids;
 }
 

@@ -47,7 +47,7 @@ struct StepTotals {
   struct Choices {
     Range line;
     int layer = 0;
-    at::Tensor ids;  // int32 [rows, chosen]
+    at::Tensor ids;  // int32 [rows, chosen], in host memory
   };
   std::vector<Choices> pools;    // if asked for
   std::vector<Choices> experts;  // if asked for

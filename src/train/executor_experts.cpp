@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include "base/check.h"
+#include "device/device.h"
 #include "train/executor_step.h"
 #include "train/model_experts.h"
 
@@ -25,12 +26,12 @@ void ExecutorStep::post_to_experts(const Operation& operation) {
   std::vector<at::Tensor>& choices = write(operation, BufferKind::kExpertChoices).tensors;
   if (piece(operation).line.empty()) {
     const int64_t chosen = model_.spec().experts.top_k;
-    inputs.tensors = {no_rows({model_.hidden_size()}), no_rows({chosen})};
+    inputs.tensors = {no_rows({model_.hidden_size()}),
+                      no_rows({chosen}).to(accumulate_type(model_.scalar_type()))};
     choices = {at::empty({0, chosen}, model_.tensors().dtype(at::kInt))};
     return;
   }
-  const bool first = choices.empty();
-  if (first && options_.given_choices != nullptr) {
+  if (choices.empty() && options_.given_choices != nullptr) {
     const at::Tensor given = given_rows(options_.given_choices->experts, operation);
     if (given.defined()) choices = {given};
   }
@@ -39,14 +40,25 @@ void ExecutorStep::post_to_experts(const Operation& operation) {
   };
   const auto outputs =
       run_segment(operation, BufferKind::kPostGraph, body, post_segment_inputs(operation));
-  if (first) note_experts(operation, choices.at(0));
   inputs.tensors.assign(outputs.begin(), outputs.begin() + kExpertInputs);
   write(operation, BufferKind::kPostOutputs)
       .tensors.assign(outputs.begin() + kExpertInputs, outputs.end());
 }
 
+// The choices in host memory, where tokens are dealt to experts: on a GPU read back once, and kept
+// beside the ids that the router repeats.
+const at::Tensor& ExecutorStep::host_choices(const Operation& operation) {
+  std::vector<at::Tensor>& choices = read(operation, BufferKind::kExpertChoices).tensors;
+  if (choices.size() == 1) {
+    choices.push_back(choices[0].cpu());
+    note_experts(operation, choices[1]);
+  }
+  return choices[1];
+}
+
 // Once for every token: a repeated forward repeats them.
 void ExecutorStep::note_experts(const Operation& operation, const at::Tensor& ids_TK) {
+  if (ids_TK.size(0) == 0) return;
   std::vector<int64_t>& loads = totals_.expert_loads[operation.layer];
   loads.resize(static_cast<size_t>(model_.spec().experts.num_experts));
   const int32_t* ids = ids_TK.const_data_ptr<int32_t>();
@@ -127,8 +139,8 @@ void ExecutorStep::experts(const Operation& operation) {
 void ExecutorStep::experts_forward(const Operation& operation) {
   const ExpertExchange exchange = expert_exchange();
   const std::vector<at::Tensor>& inputs = read(operation, BufferKind::kExpertInputs).tensors;
-  const ExpertDispatch dispatch = exchange.dispatch(
-      expert_call(operation), read(operation, BufferKind::kExpertChoices).tensors.at(0));
+  const ExpertDispatch dispatch =
+      exchange.dispatch(expert_call(operation), host_choices(operation));
   write(operation, BufferKind::kExpertOutput).tensors = {exchange.forward(
       expert_call(operation), dispatch, {inputs.at(0), inputs.at(1)}, expert_weights(operation))};
 }
@@ -136,8 +148,8 @@ void ExecutorStep::experts_forward(const Operation& operation) {
 void ExecutorStep::experts_backward(const Operation& operation) {
   const ExpertExchange exchange = expert_exchange();
   const std::vector<at::Tensor>& inputs = read(operation, BufferKind::kExpertInputs).tensors;
-  const ExpertDispatch dispatch = exchange.dispatch(
-      expert_call(operation), read(operation, BufferKind::kExpertChoices).tensors.at(0));
+  const ExpertDispatch dispatch =
+      exchange.dispatch(expert_call(operation), host_choices(operation));
   ExpertInputGradients gradients =
       exchange.backward(expert_call(operation), dispatch, {inputs.at(0), inputs.at(1)},
                         read(operation, BufferKind::kExpertOutputGradient).tensors.at(0),

@@ -43,7 +43,7 @@ at::Tensor ExecutorStep::given_rows(const std::map<int, at::Tensor>& by_layer,
   const auto given = by_layer.find(operation.layer);
   if (given == by_layer.end()) return {};
   const Range line = piece(operation).line;
-  return given->second.narrow(0, line.begin, line.size()).contiguous();
+  return given->second.narrow(0, line.begin, line.size()).contiguous().to(model_.device());
 }
 
 void ExecutorStep::mix_forward(const Operation& operation) {
@@ -57,7 +57,7 @@ void ExecutorStep::mix_forward(const Operation& operation) {
                                  read(operation, BufferKind::kMixInputs).tensors,
                                  mix_contexts(operation), choices);
   if (options_.keep_choices && operation.pass == Pass::kForward && !choices.empty()) {
-    totals_.pools.push_back({piece(operation).line, operation.layer, choices[0]});
+    totals_.pools.push_back({piece(operation).line, operation.layer, choices[0].cpu()});
   }
   write(operation, BufferKind::kMixOutput).tensors = std::move(result.tensors);
   write(operation, BufferKind::kContext).context = std::move(result.context);

@@ -97,7 +97,6 @@ void ExecutorStep::run(const Operation& operation) {
   }
 }
 
-// The one place of a training step where the host waits for the device.
 void ExecutorStep::read_back() {
   for (const at::Tensor& sum : loss_sums_) totals_.weighted_loss_sum += sum.item<double>();
   totals_.attention_s = attention_time_.take_seconds();

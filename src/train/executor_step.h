@@ -51,7 +51,7 @@ class ExecutorStep {
   };
 
   void run(const Operation& operation);
-  // The one place of a training step where the host waits for the device.
+  // Where the host waits for the device at the end of a step; layers with experts wait for choices.
   void read_back();
   void note_stored_bytes();
 
@@ -137,6 +137,7 @@ class ExecutorStep {
 
   // ---- experts
   void post_to_experts(const Operation& operation);
+  const at::Tensor& host_choices(const Operation& operation);
   void note_experts(const Operation& operation, const at::Tensor& ids_TK);
   std::vector<at::Tensor> post_output_gradients(const Operation& operation);
   void experts(const Operation& operation);

@@ -37,20 +37,37 @@ std::string layers_with(const ModelSpec& spec, MixKind mix) {
   return layers_where(spec, [mix](const LayerKind& kind) { return kind.mix == mix; });
 }
 
-// What a hybrid has besides; the CPU has one kernel for each.
-std::vector<KernelUse> hybrid_uses(const ModelSpec& spec, const std::string& own) {
+// Of mixtures of experts on a GPU: what libtorch's grouped product takes.
+std::string expert_reason(const ModelSpec& spec, at::ScalarType type, bool on_cpu) {
+  constexpr int64_t kGroupedMultiple = 8;
+  const bool grouped = !on_cpu && type == at::kBFloat16 &&
+                       spec.hidden_size % kGroupedMultiple == 0 &&
+                       spec.experts.width % kGroupedMultiple == 0;
+  return text(grouped ? "grouped products of libtorch" : "a product for each expert",
+              ", tokens exchanged in bounded chunks");
+}
+
+// What a hybrid has besides.
+std::vector<KernelUse> hybrid_uses(const ModelSpec& spec, at::ScalarType type, bool on_cpu,
+                                   const std::string& own) {
   std::vector<KernelUse> uses;
-  const auto add = [&](const char* operation, const std::string& layers, const char* reason) {
+  const auto add = [&](const char* operation, const std::string& layers,
+                       const std::string& reason) {
     if (!layers.empty()) uses.push_back({operation, layers, own, reason});
   };
+  const std::string with_experts =
+      layers_where(spec, [](const LayerKind& kind) { return kind.has_experts; });
   add("linear attention", layers_with(spec, MixKind::kLinearAttention),
       "chunks of 64 tokens, states passed on as affine maps");
   add("index scoring, sparse attention", layers_with(spec, MixKind::kSparseAttention),
       "running top-k in a bounded buffer, attention on latents");
-  add("router, experts", layers_where(spec, [](const LayerKind& k) { return k.has_experts; }),
-      "grouped products, tokens exchanged in bounded chunks");
+  add("router", with_experts,
+      text("logits, scores and weights in ", c10::toString(accumulate_type(type)),
+           ", of equal scores the lower expert"));
+  add("experts", with_experts, expert_reason(spec, type, on_cpu));
   if (spec.hyper.streams > 1) {
-    add("residual streams", text("layers 0 to ", spec.num_layers - 1), "one pass each way");
+    add("residual streams", text("layers 0 to ", spec.num_layers - 1),
+        text("one pass each way, maps in ", c10::toString(accumulate_type(type))));
   }
   return uses;
 }
@@ -64,7 +81,7 @@ std::vector<KernelUse> kernel_audit(const ModelSpec& spec, const at::TensorOptio
   const std::string own =
       text(on_cpu ? "own CPU kernels, " : "own CUDA kernels, ", c10::toString(type), ", sums in ",
            c10::toString(accumulate_type(type)));
-  std::vector<KernelUse> uses = hybrid_uses(spec, own);
+  std::vector<KernelUse> uses = hybrid_uses(spec, type, on_cpu, own);
   if (const std::string layers = layers_with(spec, MixKind::kAttention); !layers.empty()) {
     if (!on_cpu) check_library_attention();
     const AttentionKernelChoice attention = attention_kernel_for({.heads = spec.num_query_heads,

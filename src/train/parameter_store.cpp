@@ -55,6 +55,7 @@ void ParameterStore::gather(int64_t unit, std::string_view op) {
     stored.gathered = stored.product_weights();
   }
   state.set_views(state.weights, unit, stored.gathered);
+  state.set_exact_views(unit, state.exact_weights(unit, op));
 }
 
 void ParameterStore::release(int64_t unit) {

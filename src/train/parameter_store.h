@@ -21,8 +21,9 @@
 // gather and reduce_gradients are called by all ranks of the shard group in the same order (a group
 // without tokens may skip them together), the others by all ranks of the communicator. The state is
 // float32, or float64 in float64 runs; with bfloat16 products the weights given out are bfloat16,
-// rounded once per step from the float32 master. Tensors given out are views; they die with the
-// next release, reduce or step of their unit.
+// rounded once per step from the float32 master, but for those that are not to be rounded
+// (Parameter::keep_float32). Tensors given out are views; they die with the next release, reduce or
+// step of their unit.
 //
 // On a GPU everything lies there. Spans given out (shard, owned, gather_master) are host memory
 // always: on a GPU copies, which commit_host_copies writes back.

@@ -1,5 +1,7 @@
 #include "train/parameter_store_state.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
@@ -105,6 +107,47 @@ at::Tensor ParameterStore::State::whole(int64_t unit, const at::Tensor& shard,
   at::Tensor host = holds(unit) ? all.cpu() : at::empty({layout.unit_elements(unit)}, dtype);
   comm.broadcast(narrow<int>(holders.first), bytes_of(host), op);
   return host.to(device);
+}
+
+// Few and small, so each rank's block holds its own elements and zeros, and all blocks are added.
+at::Tensor ParameterStore::State::exact_weights(int64_t unit, std::string_view op) {
+  const StoredUnit& stored = at(unit);
+  const Range ids_of_unit = layout.unit_parameters(unit);
+  std::unordered_map<int64_t, int64_t> begins;  // by parameter
+  int64_t elements = 0;
+  for (int64_t id = ids_of_unit.begin; id < ids_of_unit.end; ++id) {
+    const Parameter& parameter = parameters[static_cast<size_t>(id)];
+    if (!parameter.keep_float32) continue;
+    begins[id] = elements;
+    elements += parameter.elements();
+  }
+  if (!stored.rounded.defined() || elements == 0) return {};
+  at::Tensor own = at::zeros({elements}, stored.shard.options());
+  const Range shard = layout.shard(unit, rank);
+  for (const FlatSlice& slice : layout.slices(unit, shard)) {
+    const auto begin = begins.find(slice.parameter);
+    if (begin == begins.end()) continue;
+    part(own, shift(slice.elements, begin->second))
+        .copy_(stored.shard.narrow(0, slice.flat_begin - shard.begin, slice.elements.size()));
+  }
+  Communicator* shards = shard_comm(unit);
+  if (shards == nullptr) return own;
+  const at::Tensor all = at::empty({shards->size(), elements}, own.options());
+  all_gather(*shards, own, all.view({-1}), text(op, ", unrounded weights"));
+  return all.sum(0);
+}
+
+void ParameterStore::State::set_exact_views(int64_t unit, const at::Tensor& exact) {
+  if (!exact.defined()) return;
+  const Range ids_of_unit = layout.unit_parameters(unit);
+  int64_t begin = 0;
+  for (int64_t id = ids_of_unit.begin; id < ids_of_unit.end; ++id) {
+    const Parameter& parameter = parameters[static_cast<size_t>(id)];
+    if (!parameter.keep_float32) continue;
+    weights[static_cast<size_t>(id)] =
+        exact.narrow(0, begin, parameter.elements()).view(parameter.shape);
+    begin += parameter.elements();
+  }
 }
 
 void ParameterStore::State::sum_across_groups(int64_t unit, std::string_view op) {

@@ -124,6 +124,11 @@ struct ParameterStore::State {
     }
   }
 
+  // With bfloat16 products: what a unit's parameters that must not be rounded are read from, a flat
+  // array in their order; undefined if there are none.
+  at::Tensor exact_weights(int64_t unit, std::string_view op);
+  void set_exact_views(int64_t unit, const at::Tensor& exact);
+
   void drop_views(std::vector<at::Tensor>& views, int64_t unit) {
     const Range ids_of_unit = layout.unit_parameters(unit);
     for (int64_t id = ids_of_unit.begin; id < ids_of_unit.end; ++id) {

@@ -11,6 +11,46 @@
 namespace longspan {
 namespace {
 
+// ln m = 2 artanh((m - 1) / (m + 1)) for m in [1, 2], whose argument is at most 1/3.
+double log2_of_mantissa(double mantissa) {
+  const double s = (mantissa - 1) / (mantissa + 1);
+  const double square = s * s;
+  double series = 0;
+  for (int term = 17; term >= 1; term -= 2) series = series * square + 1.0 / term;
+  constexpr double kTwoOverLn2 = 2.8853900817779268;
+  return kTwoOverLn2 * s * series;
+}
+
+// A table, because planning asks for thousands of logarithms; between its points a straight line,
+// off by at most 2e-7.
+constexpr int kTableBits = 10;
+constexpr int kTableSteps = 1 << kTableBits;
+
+std::array<double, kTableSteps + 1> make_log2_table() {
+  std::array<double, kTableSteps + 1> table{};
+  for (int step = 0; step <= kTableSteps; ++step) {
+    table[static_cast<size_t>(step)] =
+        log2_of_mantissa(1 + static_cast<double>(step) / kTableSteps);
+  }
+  return table;
+}
+
+const std::array<double, kTableSteps + 1> kLog2Table = make_log2_table();
+
+// The bits of the double are its exponent and, below, the place in the table and between its
+// points.
+inline double log2_of_positive(int64_t count) {
+  const auto bits = std::bit_cast<uint64_t>(static_cast<double>(count));
+  constexpr int kMantissaBits = 52;
+  constexpr int kRestBits = kMantissaBits - kTableBits;
+  const auto exponent = static_cast<int64_t>(bits >> kMantissaBits) - 1023;
+  const auto step = static_cast<size_t>(bits >> kRestBits) % kTableSteps;
+  constexpr double kRestScale = 1.0 / static_cast<double>(uint64_t{1} << kRestBits);
+  const double fraction = static_cast<double>(bits & ((uint64_t{1} << kRestBits) - 1)) * kRestScale;
+  return static_cast<double>(exponent) + kLog2Table[step] +
+         fraction * (kLog2Table[step + 1] - kLog2Table[step]);
+}
+
 // A position between two neighbouring points of an axis.
 struct AxisPosition {
   size_t below = 0;
@@ -18,14 +58,15 @@ struct AxisPosition {
   double fraction = 0;
 };
 
-AxisPosition locate(const std::vector<int64_t>& points, const RateAxis& axis, int64_t count) {
+inline AxisPosition locate(const std::vector<int64_t>& points, const RateAxis& axis,
+                           int64_t count) {
   if (count <= points.front()) return {};
   if (count >= points.back()) return {points.size() - 1, points.size() - 1, 0};
   size_t above =
       axis.first_above[static_cast<size_t>(std::bit_width(static_cast<uint64_t>(count)))];
   while (points[above] < count) ++above;
   const size_t below = above - 1;
-  return {below, above, (log2_of_count(count) - axis.log2[below]) * axis.steps[below]};
+  return {below, above, (log2_of_positive(count) - axis.log2[below]) * axis.steps[below]};
 }
 
 void check_axis(const std::vector<int64_t>& points, const char* name) {
@@ -70,47 +111,11 @@ RateGrid without(const RateGrid& grid, size_t query_idx, size_t key_idx) {
   return RateGrid(std::move(query_rows), std::move(key_rows), std::move(rates));
 }
 
-// ln m = 2 artanh((m - 1) / (m + 1)) for m in [1, 2], whose argument is at most 1/3.
-double log2_of_mantissa(double mantissa) {
-  const double s = (mantissa - 1) / (mantissa + 1);
-  const double square = s * s;
-  double series = 0;
-  for (int term = 17; term >= 1; term -= 2) series = series * square + 1.0 / term;
-  constexpr double kTwoOverLn2 = 2.8853900817779268;
-  return kTwoOverLn2 * s * series;
-}
-
-// A table, because planning asks for thousands of logarithms; between its points a straight line,
-// off by at most 2e-7.
-constexpr int kTableBits = 10;
-constexpr int kTableSteps = 1 << kTableBits;
-
-std::array<double, kTableSteps + 1> make_log2_table() {
-  std::array<double, kTableSteps + 1> table{};
-  for (int step = 0; step <= kTableSteps; ++step) {
-    table[static_cast<size_t>(step)] =
-        log2_of_mantissa(1 + static_cast<double>(step) / kTableSteps);
-  }
-  return table;
-}
-
-const std::array<double, kTableSteps + 1> kLog2Table = make_log2_table();
-
 }  // namespace
 
-// The bits of the double are its exponent and, below, the place in the table and between its
-// points.
 double log2_of_count(int64_t count) {
   LONGSPAN_CHECK(count >= 1, "log2 of ", count);
-  const auto bits = std::bit_cast<uint64_t>(static_cast<double>(count));
-  constexpr int kMantissaBits = 52;
-  constexpr int kRestBits = kMantissaBits - kTableBits;
-  const auto exponent = static_cast<int64_t>(bits >> kMantissaBits) - 1023;
-  const auto step = static_cast<size_t>(bits >> kRestBits) % kTableSteps;
-  constexpr double kRestScale = 1.0 / static_cast<double>(uint64_t{1} << kRestBits);
-  const double fraction = static_cast<double>(bits & ((uint64_t{1} << kRestBits) - 1)) * kRestScale;
-  return static_cast<double>(exponent) + kLog2Table[step] +
-         fraction * (kLog2Table[step + 1] - kLog2Table[step]);
+  return log2_of_positive(count);
 }
 
 RateGrid::RateGrid(std::vector<int64_t> query_rows, std::vector<int64_t> key_rows,

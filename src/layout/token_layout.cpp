@@ -88,23 +88,21 @@ TokenLayout TokenLayout::from_borders(const std::vector<int64_t>& document_lengt
   return layout;
 }
 
-Range TokenLayout::document(int32_t document) const {
-  LONGSPAN_CHECK(document >= 0 && document < num_documents(), "document ", document, " of ",
-                 num_documents());
-  const auto idx = static_cast<size_t>(document);
-  return {document_begin_[idx], document_begin_[idx + 1]};
+void TokenLayout::fail_document(int32_t document_idx) const {
+  throw InternalError(text("document ", document_idx, " of ", num_documents()));
+}
+
+void TokenLayout::fail_piece(int chunk, int rank) const {
+  throw InternalError(text("piece (", chunk, ", ", rank, ") of ", num_chunks_, " x ", num_ranks_));
+}
+
+void TokenLayout::fail_positions(int32_t document_idx, const Range& positions) const {
+  throw InternalError(text("positions ", positions, " of document ", document_idx, " with ",
+                           document_tokens(document_idx), " tokens"));
 }
 
 int32_t TokenLayout::document_at(int64_t line_position) const {
   return static_cast<int32_t>(interval_of(document_begin_, line_position));
-}
-
-Range TokenLayout::piece(int chunk, int rank) const {
-  LONGSPAN_CHECK(chunk >= 0 && chunk < num_chunks_ && rank >= 0 && rank < num_ranks_, "piece (",
-                 chunk, ", ", rank, ") of ", num_chunks_, " x ", num_ranks_);
-  const auto idx =
-      static_cast<size_t>(chunk) * static_cast<size_t>(num_ranks_) + static_cast<size_t>(rank);
-  return {borders_[idx], borders_[idx + 1]};
 }
 
 Range TokenLayout::chunk(int chunk) const {
@@ -145,13 +143,6 @@ std::vector<std::pair<Home, Range>> TokenLayout::split_by_home(const Range& line
     at = part.end;
   }
   return parts;
-}
-
-Range TokenLayout::to_line(int32_t document_idx, const Range& positions) const {
-  const Range whole = document(document_idx);
-  LONGSPAN_CHECK(positions.empty() || Range({0, whole.size()}).contains(positions), "positions ",
-                 positions, " of document ", document_idx, " with ", whole.size(), " tokens");
-  return shift(positions, whole.begin);
 }
 
 std::vector<Range> TokenLayout::carried_rows(int chunk_idx, int rank, int first_later_chunk) const {

@@ -71,11 +71,22 @@ class TokenLayout {
   int32_t num_documents() const { return static_cast<int32_t>(document_begin_.size()) - 1; }
 
   // The document's tokens on the line.
-  Range document(int32_t document) const;
+  Range document(int32_t document) const {
+    if (document < 0 || document >= num_documents()) fail_document(document);
+    const auto idx = static_cast<size_t>(document);
+    return {document_begin_[idx], document_begin_[idx + 1]};
+  }
   int64_t document_tokens(int32_t document_idx) const { return document(document_idx).size(); }
   int32_t document_at(int64_t line_position) const;
 
-  Range piece(int chunk, int rank) const;
+  Range piece(int chunk, int rank) const {
+    if (chunk < 0 || chunk >= num_chunks_ || rank < 0 || rank >= num_ranks_) {
+      fail_piece(chunk, rank);
+    }
+    const auto idx =
+        static_cast<size_t>(chunk) * static_cast<size_t>(num_ranks_) + static_cast<size_t>(rank);
+    return {borders_[idx], borders_[idx + 1]};
+  }
   Range chunk(int chunk) const;  // all ranks' pieces of a chunk: one stretch of the line
   // The tokens of chunks [0, chunk_end) on this rank, in chunk order.
   std::vector<Range> pieces_before(int chunk_end, int rank) const;
@@ -86,7 +97,13 @@ class TokenLayout {
   // A line range cut at piece borders: (home, part) in line order, empty parts left out.
   std::vector<std::pair<Home, Range>> split_by_home(const Range& line) const;
   // Document positions to the line.
-  Range to_line(int32_t document, const Range& positions) const;
+  Range to_line(int32_t document_idx, const Range& positions) const {
+    const Range whole = document(document_idx);
+    if (!positions.empty() && !Range({0, whole.size()}).contains(positions)) {
+      fail_positions(document_idx, positions);
+    }
+    return shift(positions, whole.begin);
+  }
 
   // The rows of `piece(chunk, rank)` whose keys and values later chunks from `first_later_chunk` on
   // will need: tokens of documents that continue there. Sorted and disjoint.
@@ -94,6 +111,11 @@ class TokenLayout {
 
  private:
   TokenLayout() = default;
+
+  // Apart, so that what the planner calls for every task stays short.
+  [[noreturn]] void fail_document(int32_t document_idx) const;
+  [[noreturn]] void fail_piece(int chunk, int rank) const;
+  [[noreturn]] void fail_positions(int32_t document_idx, const Range& positions) const;
 
   int num_chunks_ = 1;
   int num_ranks_ = 1;

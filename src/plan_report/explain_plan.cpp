@@ -35,7 +35,8 @@ PlanTraits traits_of(const TokenLayout& layout, const AttentionPlan& plan) {
   PlanTraits traits;
   for (int rank = 0; rank < layout.num_ranks(); ++rank) {
     const ServerPlan& server = plan.servers[static_cast<size_t>(rank)];
-    traits.moved_queries += rows_outside(server.query_rows, {layout.piece(plan.chunk, rank)});
+    const Range piece = layout.piece(plan.chunk, rank);
+    traits.moved_queries += rows_outside(server.query_rows, {&piece, 1});
     traits.tasks += std::ssize(server.tasks);
     for (const AttentionTask& task : server.tasks) {
       const bool whole = task.keys.begin == 0 && task.keys.end >= task.queries.end;

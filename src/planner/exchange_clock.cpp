@@ -16,14 +16,21 @@ double transfer_s(const LinkClass& link, double bytes, int64_t messages) {
 ExchangeClock::ExchangeClock(const ServerLinks& links, int num_ranks)
     : links_(links),
       flows_(static_cast<size_t>(num_ranks)),
-      traffic_(static_cast<size_t>(num_ranks)) {}
+      traffic_(static_cast<size_t>(num_ranks)),
+      node_(static_cast<size_t>(num_ranks)) {
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    node_[static_cast<size_t>(rank)] = rank / links.servers_per_node;
+  }
+}
 
 void ExchangeClock::add(int source, int destination, double bytes) {
   const bool starts_message = source != last_source_ || destination != last_destination_;
   const int64_t messages = starts_message ? 1 : 0;
   last_source_ = source;
   last_destination_ = destination;
-  const size_t link = links_.same_node(source, destination) ? 0 : 1;
+  const bool same_node =
+      node_[static_cast<size_t>(source)] == node_[static_cast<size_t>(destination)];
+  const size_t link = same_node ? 0 : 1;
   Flow& sent = flows_[static_cast<size_t>(source)][kSent][link];
   sent.bytes += bytes;
   sent.messages += messages;

@@ -46,6 +46,7 @@ class ExchangeClock {
   ServerLinks links_;
   std::vector<RankFlows> flows_;
   std::vector<LegTraffic> traffic_;
+  std::vector<int> node_;  // of each rank: no division for each transfer
   int last_source_ = -1;
   int last_destination_ = -1;
   double seconds_ = 0;

@@ -6,23 +6,32 @@
 namespace longspan {
 namespace {
 
-// Rows that two or more servers have in their buffers: a sweep over the ends of all ranges.
+// Rows that two or more servers have in their buffers: those that at least i + 2 ranges begin
+// before and at most i end before.
 std::vector<Range> rows_of_several_servers(const AttentionPlan& plan, RowKind kind) {
-  std::vector<std::pair<int64_t, int>> steps;  // (line position, change of the number of servers)
+  std::vector<int64_t> begins;
+  std::vector<int64_t> ends;
   for (const ServerPlan& server : plan.servers) {
     for (const Range& rows : buffer_rows(server, kind)) {
-      steps.emplace_back(rows.begin, 1);
-      steps.emplace_back(rows.end, -1);
+      begins.push_back(rows.begin);
+      ends.push_back(rows.end);
     }
   }
-  std::sort(steps.begin(), steps.end());
+  std::sort(begins.begin(), begins.end());
+  std::sort(ends.begin(), ends.end());
   std::vector<Range> several;
-  int servers = 0;
-  for (size_t idx = 0; idx + 1 < steps.size(); ++idx) {
-    servers += steps[idx].second;
-    if (servers >= 2) several.push_back({steps[idx].first, steps[idx + 1].first});
+  for (size_t idx = 0; idx + 1 < begins.size(); ++idx) {
+    if (begins[idx + 1] < ends[idx]) several.push_back({begins[idx + 1], ends[idx]});
   }
   return several;
+}
+
+// Whether one of the normalized ranges has a row in common with `range`.
+bool touches(const std::vector<Range>& ranges, const Range& range) {
+  const auto found =
+      std::lower_bound(ranges.begin(), ranges.end(), range.begin,
+                       [](const Range& part, int64_t begin) { return part.end <= begin; });
+  return found != ranges.end() && found->begin < range.end;
 }
 
 }  // namespace
@@ -74,29 +83,26 @@ std::vector<Range> rows_with_other_parts(const TokenLayout& layout, const Attent
   return normalize(std::move(rows));
 }
 
-namespace {
-
-// Whether one of the normalized ranges has a row in common with `range`.
-bool touches(const std::vector<Range>& ranges, const Range& range) {
-  const auto found =
-      std::lower_bound(ranges.begin(), ranges.end(), range.begin,
-                       [](const Range& part, int64_t begin) { return part.end <= begin; });
-  return found != ranges.end() && found->begin < range.end;
+RowsWithOtherParts rows_with_other_parts(const TokenLayout& layout, const AttentionPlan& plan) {
+  RowsWithOtherParts rows;
+  rows.queries = rows_with_other_parts(layout, plan, RowKind::kQuery);
+  if (plan.direction == Direction::kBackward) {
+    rows.keys = rows_with_other_parts(layout, plan, RowKind::kKeyValue);
+  }
+  return rows;
 }
 
-}  // namespace
-
-void mark_partial_transfers(const TokenLayout& layout, AttentionPlan* plan) {
-  const auto query_rows = rows_with_other_parts(layout, *plan, RowKind::kQuery);
-  const auto key_rows = plan->direction == Direction::kBackward
-                            ? rows_with_other_parts(layout, *plan, RowKind::kKeyValue)
-                            : std::vector<Range>();
+void mark_partial_transfers(const RowsWithOtherParts& rows, AttentionPlan* plan) {
   for (Round& round : plan->back) {
     for (Transfer& transfer : round.transfers) {
       const bool is_query = transfer.kind == RowKind::kQuery;
-      transfer.partial = touches(is_query ? query_rows : key_rows, transfer.line);
+      transfer.partial = touches(is_query ? rows.queries : rows.keys, transfer.line);
     }
   }
+}
+
+void mark_partial_transfers(const TokenLayout& layout, AttentionPlan* plan) {
+  mark_partial_transfers(rows_with_other_parts(layout, *plan), plan);
 }
 
 }  // namespace longspan

@@ -36,7 +36,15 @@ std::vector<RowKind> result_kinds(Direction direction);
 std::vector<Range> rows_with_other_parts(const TokenLayout& layout, const AttentionPlan& plan,
                                          RowKind kind);
 
+// Of both kinds; without keys where the plan's direction brings no results for them.
+struct RowsWithOtherParts {
+  std::vector<Range> queries;
+  std::vector<Range> keys;
+};
+RowsWithOtherParts rows_with_other_parts(const TokenLayout& layout, const AttentionPlan& plan);
+
 // Sets Transfer::partial on the back leg: true where a row of the transfer has other parts.
+void mark_partial_transfers(const RowsWithOtherParts& rows, AttentionPlan* plan);
 void mark_partial_transfers(const TokenLayout& layout, AttentionPlan* plan);
 
 }  // namespace longspan

@@ -35,7 +35,8 @@ int rounds_to_wait(const TokenLayout& layout, const AttentionTask& task, const L
 }
 
 // Whether tasks [begin, end) of a server take as long as the longest row of tiles among them.
-bool is_full(const ServerPlan& server, int64_t begin, int64_t end, const AttentionCost& cost) {
+bool is_full(const ServerPlan& server, std::span<const double> task_s, int64_t begin, int64_t end,
+             const AttentionCost& cost) {
   int64_t longest_keys = 0;
   for (int64_t idx = begin; idx < end; ++idx) {
     longest_keys = std::max(longest_keys, server.tasks[static_cast<size_t>(idx)].keys.size());
@@ -43,25 +44,24 @@ bool is_full(const ServerPlan& server, int64_t begin, int64_t end, const Attenti
   const double row_s = cost.row_s(longest_keys);
   double tasks_s = 0;
   for (int64_t idx = begin; idx < end && tasks_s < row_s; ++idx) {
-    const AttentionTask& task = server.tasks[static_cast<size_t>(idx)];
-    tasks_s += cost.task_s(task.queries, task.keys);
+    tasks_s += task_s[static_cast<size_t>(idx)];
   }
   return tasks_s >= row_s;
 }
 
-void fill_launches(const AttentionCost& cost, ServerPlan* server) {
+void fill_launches(const AttentionCost& cost, std::span<const double> task_s, ServerPlan* server) {
   std::vector<LaunchGroup>& groups = server->groups;
   for (size_t idx = groups.size(); idx-- > 1;) {
     LaunchGroup& group = groups[idx];
     LaunchGroup& before = groups[idx - 1];
     while (before.task_end > before.task_begin &&
-           !is_full(*server, group.task_begin, group.task_end, cost)) {
+           !is_full(*server, task_s, group.task_begin, group.task_end, cost)) {
       --before.task_end;
       --group.task_begin;
     }
     // What is left of the group before may be too little for a launch of its own.
     const bool is_first = idx == 1;
-    if (is_first && !is_full(*server, before.task_begin, before.task_end, cost)) {
+    if (is_first && !is_full(*server, task_s, before.task_begin, before.task_end, cost)) {
       group.task_begin = before.task_begin;
       before.task_end = before.task_begin;
     }
@@ -106,31 +106,23 @@ void group_by_arrival(const TokenLayout& layout, AttentionPlan* plan) {
   }
 }
 
-void delay_late_tasks(const TokenLayout& layout, AttentionPlan* plan) {
-  const auto late = late_arrivals(*plan);
-  for (size_t rank = 0; rank < plan->servers.size(); ++rank) {
-    ServerPlan& server = plan->servers[rank];
-    if (late[rank].empty() || server.groups.empty()) continue;
-    const LaunchGroup last = server.groups.back();
-    if (last.after_round != 1) continue;
-    server.groups.pop_back();
-    auto begin = server.tasks.begin() + static_cast<std::ptrdiff_t>(last.task_begin);
-    const auto rounds = static_cast<int>(plan->out.size());
-    for (int round = 1; round <= rounds && begin != server.tasks.end(); ++round) {
-      const auto end =
-          std::stable_partition(begin, server.tasks.end(), [&](const AttentionTask& task) {
-            return rounds_to_wait(layout, task, late[rank]) <= round;
-          });
-      if (begin != end) {
-        server.groups.push_back({round, begin - server.tasks.begin(), end - server.tasks.begin()});
-      }
-      begin = end;
+void delay_late_tasks(AttentionPlan* plan) {
+  std::vector<int> rounds(plan->servers.size(), 0);  // after which all rows of a server are there
+  for (size_t round = 0; round < plan->out.size(); ++round) {
+    for (const Transfer& transfer : plan->out[round].transfers) {
+      rounds[static_cast<size_t>(transfer.destination)] = static_cast<int>(round) + 1;
     }
+  }
+  for (size_t rank = 0; rank < plan->servers.size(); ++rank) {
+    std::vector<LaunchGroup>& groups = plan->servers[rank].groups;
+    if (!groups.empty() && groups.back().after_round > 0) groups.back().after_round = rounds[rank];
   }
 }
 
-void fill_launches(const AttentionCost& cost, AttentionPlan* plan) {
-  for (ServerPlan& server : plan->servers) fill_launches(cost, &server);
+void fill_launches(const AttentionCost& cost, RoutedPlan* routed) {
+  for (size_t rank = 0; rank < routed->plan.servers.size(); ++rank) {
+    fill_launches(cost, routed->task_s.of(rank), &routed->plan.servers[rank]);
+  }
 }
 
 }  // namespace longspan

@@ -6,13 +6,13 @@
 // before.
 //
 //   group_by_arrival(layout, &plan);          // needs the out leg and the buffer rows
-//   fill_launches(cost, &plan);
+//   fill_launches(cost, &routed);
 //
 // Pure; any thread.
 #pragma once
 
 #include "cost/attention_cost.h"
-#include "planner/attention_plan.h"
+#include "planner/routed_plan.h"
 
 namespace longspan {
 
@@ -31,11 +31,12 @@ class LocalInputs {
 // Orders each server's tasks by the rounds that they wait for, none first, and forms the groups.
 void group_by_arrival(const TokenLayout& layout, AttentionPlan* plan);
 
-// After transfers moved from the first round to later ones: splits the groups that wait for one
-// round, so that tasks whose rows arrive later wait for that. Needs the groups as they were before.
-void delay_late_tasks(const TokenLayout& layout, AttentionPlan* plan);
+// After transfers moved from the first round to later ones: tasks that waited for the first now
+// wait for the last that brings their server anything. One launch for all of them takes less time
+// than several.
+void delay_late_tasks(AttentionPlan* plan);
 
 // Moves tasks of a group to the next one until that fills its launch; groups left empty vanish.
-void fill_launches(const AttentionCost& cost, AttentionPlan* plan);
+void fill_launches(const AttentionCost& cost, RoutedPlan* routed);
 
 }  // namespace longspan

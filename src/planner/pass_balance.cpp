@@ -25,6 +25,14 @@ struct Supply {
   double amount_s = 0;
 };
 
+// A tile of a server above the level.
+struct Offer {
+  int server = 0;
+  double bytes_per_s = 0;  // that giving its work away takes
+  size_t tile = 0;
+  auto operator<=>(const Offer&) const = default;
+};
+
 // The supplies of one document, [begin, end) of the list, in the order of its queries.
 struct SupplyGroup {
   size_t begin = 0;
@@ -89,32 +97,38 @@ class Balancer {
 
   void collect_supplies() {
     supplies_.clear();
-    TilesByServer by_server = draft_.tiles_by_server();
+    offers_.clear();
+    is_giver_.assign(ranks_, false);
     for (int rank = 0; rank < draft_.num_ranks(); ++rank) {
-      if (gives(rank)) collect_from(by_server.of(static_cast<size_t>(rank)), -deficit_s(rank));
+      is_giver_[static_cast<size_t>(rank)] = gives(rank);
     }
-    if (!draft_.has_unplaced()) return;
     for (size_t idx = 0; idx < draft_.tiles().size(); ++idx) {
       const Tile& tile = draft_.tile(idx);
-      if (tile.server == kUnplaced) supplies_.push_back({idx, tile.cost_s});
+      if (tile.server == kUnplaced) {
+        supplies_.push_back({idx, tile.cost_s});
+      } else if (is_giver_[static_cast<size_t>(tile.server)]) {
+        const double amount_s = std::min(-deficit_s(tile.server), tile.cost_s);
+        offers_.push_back({tile.server, bytes_to_give(tile, amount_s) / amount_s, idx});
+      }
+    }
+    std::sort(offers_.begin(), offers_.end());
+    for (size_t begin = 0; begin < offers_.size();) {
+      size_t end = begin;
+      while (end < offers_.size() && offers_[end].server == offers_[begin].server) ++end;
+      accept({offers_.data() + begin, end - begin});
+      begin = end;
     }
   }
 
   // Fewest bytes for the work first: that is long documents for much work and short ones for
   // little. A tile whose smallest stretch is far more than what is left stays.
-  void collect_from(std::span<const size_t> indices, double surplus) {
-    std::vector<std::pair<double, size_t>> order;
-    for (const size_t idx : indices) {
-      const Tile& tile = draft_.tile(idx);
-      const double amount_s = std::min(surplus, tile.cost_s);
-      order.emplace_back(bytes_to_give(tile, amount_s) / amount_s, idx);
-    }
-    std::sort(order.begin(), order.end());
-    for (const auto& [bytes, idx] : order) {
+  void accept(std::span<const Offer> offers) {
+    double surplus = -deficit_s(offers.front().server);
+    for (const Offer& offer : offers) {
       if (surplus <= 0) return;
-      const Tile& tile = draft_.tile(idx);
+      const Tile& tile = draft_.tile(offer.tile);
       if (row_cost_s(tile) > 2 * surplus) continue;
-      supplies_.push_back({idx, std::min(surplus, tile.cost_s)});
+      supplies_.push_back({offer.tile, std::min(surplus, tile.cost_s)});
       surplus -= supplies_.back().amount_s;
     }
   }
@@ -126,15 +140,26 @@ class Balancer {
     return rows * query_bytes_ + takers * static_cast<double>(tile.keys.size()) * key_bytes_;
   }
 
+  // Whether keys may enter a node for several servers at once.
+  bool has_nodes() const {
+    const int per_node = draft_.costs().links.servers_per_node;
+    return per_node > 1 && per_node < draft_.num_ranks();
+  }
+
   // Large groups first, largest first; then the small ones in line order, so that neighbours on
   // the line stay together.
   std::vector<SupplyGroup> grouped_supplies() {
+    // A document's last taker may be alone in its node; then it had better be one that needs few
+    // keys.
+    const bool last_first = has_nodes();
     std::sort(supplies_.begin(), supplies_.end(), [&](const Supply& one, const Supply& other) {
       const Tile& a = draft_.tile(one.tile);
       const Tile& b = draft_.tile(other.tile);
       if (a.document != b.document) return a.document < b.document;
-      return a.queries.begin != b.queries.begin ? a.queries.begin < b.queries.begin
-                                                : a.keys.begin < b.keys.begin;
+      if (a.queries.begin != b.queries.begin) {
+        return (a.queries.begin < b.queries.begin) != last_first;
+      }
+      return a.keys.begin < b.keys.begin;
     });
     std::vector<SupplyGroup> groups;
     double total = 0;
@@ -173,9 +198,9 @@ class Balancer {
   // Those that lack most first. Of several nodes, the one that lacks most: keys enter a node once,
   // so a document's takers had better be neighbours.
   void sort_receivers() {
-    const ServerLinks& links = draft_.costs().links;
-    const bool by_node = links.servers_per_node > 1 && links.servers_per_node < draft_.num_ranks();
-    const auto node = [&](int rank) { return static_cast<size_t>(rank / links.servers_per_node); };
+    const bool by_node = has_nodes();
+    const int per_node = draft_.costs().links.servers_per_node;
+    const auto node = [&](int rank) { return static_cast<size_t>(rank / per_node); };
     std::vector<double> node_deficit_s(by_node ? ranks_ : 0, 0.0);
     if (by_node) {
       for (const int rank : receivers_) node_deficit_s[node(rank)] += deficit_s(rank);
@@ -400,6 +425,8 @@ class Balancer {
   double query_bytes_ = 0;  // of a row that is worked on away from home
   double key_bytes_ = 0;
   double mean_deficit_s_ = 0;
+  std::vector<bool> is_giver_;
+  std::vector<Offer> offers_;
   std::vector<Supply> supplies_;
   std::vector<std::pair<int32_t, int>> guests_;
   std::vector<bool> is_full_;

@@ -21,17 +21,19 @@ class DocumentServers {
   // its own piece do not count.
   bool is_alone(const Tile& tile) const {
     if (tile.server == kUnplaced) return false;
-    const auto found =
-        std::equal_range(pairs_.begin(), pairs_.end(), std::pair(tile.document, tile.server));
-    const bool at_home = tile.server == tile.home;
-    if (found.second - found.first != (at_home ? 0 : 1)) return false;
     const TokenLayout& layout = draft_.layout();
     const Range keys = layout.to_line(tile.document, tile.keys);
+    const bool at_home = tile.server == tile.home;
+    // Most documents begin and end in their piece.
+    if (at_home && keys.begin >= layout.piece(draft_.chunk(), tile.home).begin) return false;
+    const auto found =
+        std::equal_range(pairs_.begin(), pairs_.end(), std::pair(tile.document, tile.server));
+    if (found.second - found.first != (at_home ? 0 : 1)) return false;
     for (int chunk = 0; chunk <= draft_.chunk(); ++chunk) {
       if (at_home && chunk == draft_.chunk()) continue;
       if (!intersect(layout.piece(chunk, tile.server), keys).empty()) return false;
     }
-    return !at_home || keys.begin < layout.piece(draft_.chunk(), tile.home).begin;
+    return true;
   }
 
  private:

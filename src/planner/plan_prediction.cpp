@@ -37,14 +37,13 @@ ExchangeClock play(const std::vector<Round>& leg, const ServerLinks& links, size
   return clock;
 }
 
-void predict_server(const TokenLayout& layout, const AttentionPlan& plan, const PassCosts& pass,
+void predict_memory(const TokenLayout& layout, const AttentionPlan& plan, const PassCosts& pass,
                     int rank, ServerPrediction* prediction) {
   const ServerPlan& server = plan.servers[static_cast<size_t>(rank)];
-  prediction->compute_s = compute_s(server, pass.attention);
   if (server.tasks.empty()) return;
   // Pieces of a rank ascend with the chunk.
   std::vector<Range> home_keys = layout.pieces_before(plan.chunk + 1, rank);
-  const int64_t queries = rows_outside(server.query_rows, {layout.piece(plan.chunk, rank)});
+  const int64_t queries = rows_outside(server.query_rows, {&home_keys.back(), 1});
   const int64_t keys = rows_outside(server.key_rows, home_keys);
   prediction->memory_bytes = static_cast<double>(queries) * pass.query_row_memory_bytes +
                              static_cast<double>(keys) * pass.key_row_memory_bytes;
@@ -55,22 +54,32 @@ void predict_server(const TokenLayout& layout, const AttentionPlan& plan, const 
 }  // namespace
 
 double compute_s(const ServerPlan& server, const AttentionCost& cost) {
+  std::vector<double> task_s;
+  task_s.reserve(server.tasks.size());
+  for (const AttentionTask& task : server.tasks) {
+    task_s.push_back(cost.task_s(task.queries, task.keys));
+  }
+  return compute_s(server, cost, task_s);
+}
+
+double compute_s(const ServerPlan& server, const AttentionCost& cost,
+                 std::span<const double> task_s) {
   double total_s = 0;
   for (const LaunchGroup& group : server.groups) {
     if (group.task_begin == group.task_end) continue;
     double tasks_s = 0;
     int64_t longest_keys = 0;
     for (int64_t idx = group.task_begin; idx < group.task_end; ++idx) {
-      const AttentionTask& task = server.tasks[static_cast<size_t>(idx)];
-      tasks_s += cost.task_s(task.queries, task.keys);
-      longest_keys = std::max(longest_keys, task.keys.size());
+      const auto task = static_cast<size_t>(idx);
+      tasks_s += task_s[task];
+      longest_keys = std::max(longest_keys, server.tasks[task].keys.size());
     }
     total_s += cost.launch_s() + std::max(tasks_s, cost.row_s(longest_keys));
   }
   return total_s;
 }
 
-int64_t rows_outside(const std::vector<Range>& rows, const std::vector<Range>& home) {
+int64_t rows_outside(const std::vector<Range>& rows, std::span<const Range> home) {
   int64_t outside = 0;
   auto at = home.begin();
   for (const Range& range : rows) {
@@ -83,16 +92,19 @@ int64_t rows_outside(const std::vector<Range>& rows, const std::vector<Range>& h
   return outside;
 }
 
-ExchangeClock play_out(const AttentionPlan& plan, const PlanningCosts& costs) {
-  const RowBytes& bytes = costs.pass(plan.direction).bytes;
-  return play(plan.out, costs.links, plan.servers.size(),
-              {bytes.query_out, bytes.query_out, bytes.key_out, bytes.key_out});
+double LegClocks::late_s(const ExchangeWindow& window) const {
+  return std::max(0.0, enter.seconds() - window.enter_s) +
+         std::max(0.0, exit.seconds() - window.exit_s);
 }
 
-ExchangeClock play_back(const AttentionPlan& plan, const PlanningCosts& costs) {
+LegClocks play_legs(const AttentionPlan& plan, const PlanningCosts& costs) {
   const RowBytes& bytes = costs.pass(plan.direction).bytes;
-  return play(plan.back, costs.links, plan.servers.size(),
-              {bytes.query_back, bytes.query_back_partial, bytes.key_back, bytes.key_back_partial});
+  const size_t ranks = plan.servers.size();
+  return {
+      play(plan.out, costs.links, ranks,
+           {bytes.query_out, bytes.query_out, bytes.key_out, bytes.key_out}),
+      play(plan.back, costs.links, ranks,
+           {bytes.query_back, bytes.query_back_partial, bytes.key_back, bytes.key_back_partial})};
 }
 
 void conclude(const PlanningCosts& costs, Direction direction, const ExchangeClock& enter,
@@ -134,9 +146,28 @@ PlanPrediction predict(const TokenLayout& layout, const AttentionPlan& plan,
   PlanPrediction prediction;
   prediction.servers.resize(plan.servers.size());
   for (int rank = 0; rank < layout.num_ranks(); ++rank) {
-    predict_server(layout, plan, pass, rank, &prediction.servers[static_cast<size_t>(rank)]);
+    const auto idx = static_cast<size_t>(rank);
+    prediction.servers[idx].compute_s = compute_s(plan.servers[idx], pass.attention);
+    predict_memory(layout, plan, pass, rank, &prediction.servers[idx]);
   }
-  conclude(costs, plan.direction, play_out(plan, costs), play_back(plan, costs), &prediction);
+  const LegClocks legs = play_legs(plan, costs);
+  conclude(costs, plan.direction, legs.enter, legs.exit, &prediction);
+  return prediction;
+}
+
+PlanPrediction predict(const TokenLayout& layout, const RoutedPlan& routed,
+                       const PlanningCosts& costs, const LegClocks& legs) {
+  const AttentionPlan& plan = routed.plan;
+  const PassCosts& pass = costs.pass(plan.direction);
+  PlanPrediction prediction;
+  prediction.servers.resize(plan.servers.size());
+  for (int rank = 0; rank < layout.num_ranks(); ++rank) {
+    const auto idx = static_cast<size_t>(rank);
+    prediction.servers[idx].compute_s =
+        compute_s(plan.servers[idx], pass.attention, routed.task_s.of(idx));
+    predict_memory(layout, plan, pass, rank, &prediction.servers[idx]);
+  }
+  conclude(costs, plan.direction, legs.enter, legs.exit, &prediction);
   return prediction;
 }
 

@@ -47,7 +47,7 @@ TEST(PassRoute, MakesThePlanOfDirectRouting) {
       draft.give_queries(idx, {random.between(queries.begin, queries.end - 1), queries.end},
                          server);
     }
-    const AttentionPlan routed = route_tiles(draft);
+    const AttentionPlan routed = route_tiles(draft).plan;
     AttentionPlan direct{.direction = direction, .chunk = chunk};
     direct.servers.resize(routed.servers.size());
     for (size_t rank = 0; rank < routed.servers.size(); ++rank) {
@@ -85,21 +85,21 @@ TEST(PassTiles, SharedKeysAreFewerBytesForTheSameWork) {
   const PlanningCosts costs = pair_costs(kSizes, 1e12, 1e9, 32);
   TileDraft draft(layout, 0, Direction::kBackward, costs);
   balance(0.005, &draft);
-  const double before_bytes = predict(layout, route_tiles(draft), costs).total_bytes;
+  const double before_bytes = predict(layout, route_tiles(draft).plan, costs).total_bytes;
   const double before_s = draft.total_s();
   ASSERT_TRUE(share_keys(&draft));
-  EXPECT_LT(predict(layout, route_tiles(draft), costs).total_bytes, 0.9 * before_bytes);
+  EXPECT_LT(predict(layout, route_tiles(draft).plan, costs).total_bytes, 0.9 * before_bytes);
   EXPECT_NEAR(draft.total_s(), before_s, 0.01 * before_s);
-  EXPECT_NO_THROW(verify_plan(layout, route_tiles(draft), {.require_block_alignment = true}));
+  EXPECT_NO_THROW(verify_plan(layout, route_tiles(draft).plan, {.require_block_alignment = true}));
 }
 
 TEST(PassBands, QueriesMeetTheKeysOfALongDocumentWhereTheyLive) {
   const TokenLayout layout = even_layout({1 << 19}, 8, 16);
   const PlanningCosts costs = pair_costs(kSizes, 1e12, 1e9, 16);
   TileDraft draft(layout, 7, Direction::kForward, costs);
-  const double home_bytes = predict(layout, route_tiles(draft), costs).total_bytes;
+  const double home_bytes = predict(layout, route_tiles(draft).plan, costs).total_bytes;
   ASSERT_TRUE(place_in_bands(&draft));
-  const AttentionPlan banded = route_tiles(draft);
+  const AttentionPlan banded = route_tiles(draft).plan;
   EXPECT_NO_THROW(verify_plan(layout, banded, {.require_block_alignment = true}));
   EXPECT_LT(predict(layout, banded, costs).total_bytes, 0.5 * home_bytes);
 
@@ -117,13 +117,15 @@ TEST(PassRelay, LowersThePeakAndKeepsTheBytes) {
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
     TileDraft draft(layout, 0, direction, costs);
     balance(0.005, &draft);
-    const AttentionPlan direct = route_tiles(draft);
-    AttentionPlan relayed = direct;
+    RoutedPlan routed = route_tiles(draft);
+    const AttentionPlan direct = routed.plan;
+    const AttentionPlan& relayed = routed.plan;
     // What the direct ways take is hidden, but only just.
     PlanningCosts patient = costs;
     const PlanPrediction prediction = predict(layout, direct, costs);
     patient.forward.window = patient.backward.window = {prediction.enter_s, prediction.exit_s};
-    ASSERT_TRUE(relay_rows(layout, patient, &relayed));
+    LegClocks legs = play_legs(direct, patient);
+    ASSERT_TRUE(relay_rows(layout, patient, &routed, &legs));
     ASSERT_NO_THROW(verify_plan(layout, relayed));
     EXPECT_EQ(relayed.out.size(), 2u);
     EXPECT_LT(most_sent_bytes(layout, relayed, costs),
@@ -144,9 +146,11 @@ TEST(PassRelay, RowsEnterANodeOnce) {
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
     TileDraft draft(layout, 0, direction, costs);
     balance(0.005, &draft);
-    const AttentionPlan direct = route_tiles(draft);
-    AttentionPlan relayed = direct;
-    ASSERT_TRUE(relay_rows(layout, costs, &relayed));
+    RoutedPlan routed = route_tiles(draft);
+    const AttentionPlan direct = routed.plan;
+    const AttentionPlan& relayed = routed.plan;
+    LegClocks legs = play_legs(direct, costs);
+    ASSERT_TRUE(relay_rows(layout, costs, &routed, &legs));
     ASSERT_NO_THROW(verify_plan(layout, relayed));
     const auto between_nodes_bytes = [&](const AttentionPlan& plan) {
       double bytes = 0;

@@ -8,19 +8,34 @@
 
 #include "planner/exchange_clock.h"
 #include "planner/plan_prediction.h"
+#include "planner/routed_plan.h"
 
 namespace longspan {
 
 // Launch groups one after the other: each its overhead, and its tasks together, but no less than
 // the longest row of tiles among them. Groups without tasks cost nothing.
 double compute_s(const ServerPlan& server, const AttentionCost& cost);
+// With the seconds of each task at hand.
+double compute_s(const ServerPlan& server, const AttentionCost& cost,
+                 std::span<const double> task_s);
 
 // Rows of the normalized list outside of `home` (normalized as well).
-int64_t rows_outside(const std::vector<Range>& rows, const std::vector<Range>& home);
+int64_t rows_outside(const std::vector<Range>& rows, std::span<const Range> home);
 
 // The exchange of a plan's legs.
-ExchangeClock play_out(const AttentionPlan& plan, const PlanningCosts& costs);
-ExchangeClock play_back(const AttentionPlan& plan, const PlanningCosts& costs);
+struct LegClocks {
+  ExchangeClock enter;
+  ExchangeClock exit;
+
+  // What the legs take beyond their windows.
+  double late_s(const ExchangeWindow& window) const;
+};
+
+LegClocks play_legs(const AttentionPlan& plan, const PlanningCosts& costs);
+
+// predict() of plan_prediction.h, with the legs played.
+PlanPrediction predict(const TokenLayout& layout, const RoutedPlan& routed,
+                       const PlanningCosts& costs, const LegClocks& legs);
 
 // Fills everything that follows from the servers' compute_s and the two legs.
 void conclude(const PlanningCosts& costs, Direction direction, const ExchangeClock& enter,

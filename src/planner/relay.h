@@ -13,17 +13,19 @@
 // Queries that several servers work on are relayed likewise. Results take the same ways in reverse
 // and are merged where they meet.
 //
-//   relay_rows(layout, costs, &plan);      // a plan with one round in each leg, from route_tiles
+//   LegClocks clocks = play_legs(routed.plan, costs);
+//   relay_rows(layout, costs, &routed, &clocks);   // a plan with one round in each leg
 //
 // A plan whose exchange is hidden and evenly sent is left as it is, and so is one whose exchange
-// would then be late by more than before. Pure; any thread.
+// would then be late by more than before. relay_ways.h finds the ways. Pure; any thread.
 #pragma once
 
-#include "planner/planning_costs.h"
+#include "planner/prediction_parts.h"
 
 namespace longspan {
 
-// Returns whether the plan changed.
-bool relay_rows(const TokenLayout& layout, const PlanningCosts& costs, AttentionPlan* plan);
+// Returns whether the plan changed. `clocks`: of its legs, before and after.
+bool relay_rows(const TokenLayout& layout, const PlanningCosts& costs, RoutedPlan* routed,
+                LegClocks* clocks);
 
 }  // namespace longspan

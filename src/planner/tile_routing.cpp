@@ -4,20 +4,23 @@
 #include <utility>
 
 #include "base/check.h"
-#include "planner/held_rows.h"
+#include "planner/wire_order.h"
 
 namespace longspan {
 namespace {
 
+[[noreturn]] void fail_order(const Range& last, const Range& next) {
+  throw InternalError(text("ranges ", last, " and ", next, " are out of order"));
+}
+
 // Appends to a list that is normalized as long as ranges come in ascending order.
-void append(const Range& range, std::vector<Range>* ranges) {
-  if (!ranges->empty() && ranges->back().end >= range.begin) {
-    LONGSPAN_CHECK(ranges->back().begin <= range.begin, "ranges ", ranges->back(), " and ", range,
-                   " are out of order");
-    ranges->back().end = std::max(ranges->back().end, range.end);
+inline void append(const Range& range, std::vector<Range>* ranges) {
+  if (ranges->empty() || ranges->back().end < range.begin) {
+    ranges->push_back(range);
     return;
   }
-  ranges->push_back(range);
+  if (ranges->back().begin > range.begin) fail_order(ranges->back(), range);
+  ranges->back().end = std::max(ranges->back().end, range.end);
 }
 
 // The tiles of each server by document, queries and keys.
@@ -44,33 +47,54 @@ TilesByServer order_tiles(const TileDraft& draft) {
 
 class Router {
  public:
-  explicit Router(const TileDraft& draft) : draft_(draft), layout_(draft.layout()) {
+  explicit Router(const TileDraft& draft)
+      : draft_(draft), layout_(draft.layout()), plan_(routed_.plan), ranks_(draft.num_ranks()) {
     plan_.direction = draft.direction();
     plan_.chunk = draft.chunk();
-    plan_.servers.resize(static_cast<size_t>(draft.num_ranks()));
+    plan_.servers.resize(static_cast<size_t>(ranks_));
+    routed_.task_s.seconds.reserve(draft.tiles().size());
+    routed_.task_s.first.reserve(static_cast<size_t>(ranks_));
   }
 
-  AttentionPlan run() {
+  RoutedPlan run() {
     TilesByServer order = order_tiles(draft_);
-    for (int rank = 0; rank < draft_.num_ranks(); ++rank) {
+    for (int rank = 0; rank < ranks_; ++rank) {
       const auto idx = static_cast<size_t>(rank);
+      routed_.task_s.first.push_back(routed_.task_s.seconds.size());
       add_tasks(rank, order.of(idx));
       add_transfers(rank, plan_.servers[idx].query_rows, RowKind::kQuery);
       add_transfers(rank, plan_.servers[idx].key_rows, RowKind::kKeyValue);
     }
-    finish_out();
-    finish_back();
-    return std::move(plan_);
+    if (!out_.empty()) {
+      // They came by rising destination, kind and line.
+      sort_by_source(ranks_, &out_);
+      plan_.out.push_back({std::move(out_)});
+      plan_.back = mirrored(ranks_, plan_.direction, plan_.out);
+    }
+    // Tiles that all have every key of their queries leave no partial results forward.
+    if (plan_.direction == Direction::kBackward || splits_keys_) {
+      routed_.other_parts = rows_with_other_parts(layout_, plan_);
+      mark_partial_transfers(routed_.other_parts, &plan_);
+    }
+    return std::move(routed_);
   }
 
  private:
+  // Tasks with their seconds; several tiles may be one task.
+  struct TaskList {
+    std::vector<AttentionTask>& tasks;
+    std::vector<double>& seconds;
+    bool may_join = false;  // whether the tile before went here too
+  };
+
   // Tasks whose rows are all at home come first.
   void add_tasks(int rank, std::span<const size_t> tiles) {
     ServerPlan& server = plan_.servers[static_cast<size_t>(rank)];
     server.tasks.reserve(tiles.size());
-    remote_.clear();
-    bool last_is_local = false;
-    bool last_is_remote = false;
+    remote_tasks_.clear();
+    remote_s_.clear();
+    TaskList local{server.tasks, routed_.task_s.seconds};
+    TaskList remote{remote_tasks_, remote_s_};
     for (auto at = tiles.begin(); at != tiles.end();) {
       const int32_t document = draft_.tile(*at).document;
       const int64_t line = layout_.document(document).begin;
@@ -80,20 +104,31 @@ class Router {
         append(shift(tile.queries, line), &server.query_rows);
         splits_keys_ |= tile.keys.begin != 0 || tile.keys.end != tile.queries.end;
         document_keys_.push_back(shift(tile.keys, line));
-        const bool local = tile.home == rank && is_home(rank, document_keys_.back());
-        std::vector<AttentionTask>& tasks = local ? server.tasks : remote_;
-        const bool may_join = local ? last_is_local : last_is_remote;
-        last_is_local = local;
-        last_is_remote = !local;
-        if (may_join && join_tile(tile, &tasks.back())) continue;
-        tasks.push_back({tile.document, tile.queries, tile.keys});
+        const bool is_local = tile.home == rank && is_home(rank, document_keys_.back());
+        add_task(tile, is_local ? &local : &remote);
+        local.may_join = is_local;
+        remote.may_join = !is_local;
       }
       add_keys(&server.key_rows);
     }
     const auto local_tasks = std::ssize(server.tasks);
-    server.tasks.insert(server.tasks.end(), remote_.begin(), remote_.end());
+    server.tasks.insert(server.tasks.end(), remote_tasks_.begin(), remote_tasks_.end());
+    local.seconds.insert(local.seconds.end(), remote_s_.begin(), remote_s_.end());
+    server.groups.reserve(2);
     if (local_tasks > 0) server.groups.push_back({0, 0, local_tasks});
-    if (!remote_.empty()) server.groups.push_back({1, local_tasks, std::ssize(server.tasks)});
+    if (!remote_tasks_.empty()) {
+      server.groups.push_back({1, local_tasks, std::ssize(server.tasks)});
+    }
+  }
+
+  void add_task(const Tile& tile, TaskList* list) const {
+    if (list->may_join && join_tile(tile, &list->tasks.back())) {
+      const AttentionTask& joined = list->tasks.back();
+      list->seconds.back() = draft_.cost_s(joined.queries, joined.keys);
+      return;
+    }
+    list->tasks.push_back({tile.document, tile.queries, tile.keys});
+    list->seconds.push_back(tile.cost_s);
   }
 
   void add_keys(std::vector<Range>* rows) {
@@ -116,72 +151,39 @@ class Router {
     return true;
   }
 
-  // Rows of other homes arrive in the out leg, and their results leave in the back leg.
+  // Rows of other homes arrive in the out leg.
   void add_transfers(int rank, const std::vector<Range>& rows, RowKind kind) {
     const Range own = layout_.piece(plan_.chunk, rank);
-    const bool returns = kind == RowKind::kQuery || plan_.direction == Direction::kBackward;
     for (const Range& range : rows) {
+      if (own.contains(range)) continue;
+      Home home = layout_.home(range.begin);
       for (int64_t at = range.begin; at < range.end;) {
-        if (own.contains(at)) {
-          at = own.end;
-          continue;
-        }
-        const Home home = layout_.home(at);
         const Range part{at, std::min(range.end, layout_.piece(home.chunk, home.rank).end)};
+        if (home.rank != rank && !part.empty()) {
+          out_.push_back({home.rank, rank, kind, part, false});
+        }
         at = part.end;
-        if (home.rank == rank) continue;
-        out_.push_back({home.rank, rank, kind, part, false});
-        if (returns) back_.push_back({rank, home.rank, kind, part, false});
+        if (++home.rank == ranks_) home = {home.chunk + 1, 0};
       }
-    }
-  }
-
-  // They come by rising destination, kind and line: what is left is a stable sort by source.
-  void finish_out() {
-    if (out_.empty()) return;
-    std::vector<size_t> next(static_cast<size_t>(draft_.num_ranks()) + 1, 0);
-    for (const Transfer& transfer : out_) ++next[static_cast<size_t>(transfer.source) + 1];
-    for (size_t rank = 1; rank < next.size(); ++rank) next[rank] += next[rank - 1];
-    std::vector<Transfer> sorted(out_.size());
-    for (const Transfer& transfer : out_) {
-      sorted[next[static_cast<size_t>(transfer.source)]++] = transfer;
-    }
-    plan_.out.push_back({std::move(sorted)});
-  }
-
-  // They come by rising source: what is left is to sort those of each source.
-  void finish_back() {
-    if (back_.empty()) return;
-    for (size_t begin = 0; begin < back_.size();) {
-      size_t end = begin;
-      while (end < back_.size() && back_[end].source == back_[begin].source) ++end;
-      std::stable_sort(
-          back_.begin() + static_cast<std::ptrdiff_t>(begin),
-          back_.begin() + static_cast<std::ptrdiff_t>(end),
-          [](const Transfer& a, const Transfer& b) { return a.destination < b.destination; });
-      begin = end;
-    }
-    plan_.back.push_back({std::move(back_)});
-    // Tiles that all have every key of their queries leave no partial results forward.
-    if (plan_.direction == Direction::kBackward || splits_keys_) {
-      mark_partial_transfers(layout_, &plan_);
     }
   }
 
   const TileDraft& draft_;
   const TokenLayout& layout_;
-  AttentionPlan plan_;
+  RoutedPlan routed_;
+  AttentionPlan& plan_;
+  const int ranks_;
   std::vector<Transfer> out_;
-  std::vector<Transfer> back_;
   bool splits_keys_ = false;  // whether some tile lacks keys of its queries
   // Reused for every server or document.
-  std::vector<AttentionTask> remote_;
+  std::vector<AttentionTask> remote_tasks_;
+  std::vector<double> remote_s_;
   std::vector<Range> document_keys_;
 };
 
 }  // namespace
 
-AttentionPlan route_tiles(const TileDraft& draft) {
+RoutedPlan route_tiles(const TileDraft& draft) {
   return Router(draft).run();
 }
 

@@ -4,15 +4,16 @@
 // over the tiles. Given the tasks, the plan is that of route_directly (direct_routing.h); this one
 // is many times faster, since planning must take less than a millisecond for 64 servers.
 //
-//   AttentionPlan plan = route_tiles(draft);
+//   RoutedPlan routed = route_tiles(draft);
 //
 // Every tile must be placed. Pure; any thread.
 #pragma once
 
+#include "planner/routed_plan.h"
 #include "planner/tile_draft.h"
 
 namespace longspan {
 
-AttentionPlan route_tiles(const TileDraft& draft);
+RoutedPlan route_tiles(const TileDraft& draft);
 
 }  // namespace longspan

@@ -1,0 +1,296 @@
+#include "planner/relay_ways.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "planner/wire_order.h"
+
+namespace longspan {
+namespace {
+
+// A rank that sends this much more than the mean is hot, if that also takes this share of the time
+// in which exchange hides.
+constexpr double kHotFactor = 1.25;
+constexpr double kHotWindowShare = 0.4;
+// Higher goals, as shares of the most that any home would send.
+constexpr double kPatience[] = {0.4, 0.6, 0.8, 1.0};
+// Homes that send less than this share of the mean have nothing worth passing on.
+constexpr double kLeastShare = 0.5;
+// Rows are not cut finer than this, nor into more parts; a stretch that is this share of the mean
+// rank's bytes or less goes straight to all its takers.
+constexpr int64_t kLeastRows = 2 * kBlockTokens;
+constexpr double kLeastStretch = 1.0 / 2048;
+constexpr int64_t kMostParts = 8;
+
+}  // namespace
+
+RelayWays::RelayWays(const TokenLayout& layout, const PlanningCosts& costs, Direction direction,
+                     const std::vector<Transfer>& transfers)
+    : layout_(layout),
+      costs_(costs),
+      pass_(costs.pass(direction)),
+      transfers_(transfers),
+      ranks_(static_cast<size_t>(layout.num_ranks())),
+      node_of_(ranks_),
+      group_of_(ranks_),
+      alone_loads_(costs.links, node_of_),
+      sent_(ranks_, 0.0) {
+  const int per_node = costs.links.servers_per_node;
+  for (int rank = 0; rank < layout.num_ranks(); ++rank) {
+    const auto idx = static_cast<size_t>(rank);
+    node_of_[idx] = rank / per_node;
+    group_of_[idx] = per_node < layout.num_ranks() ? node_of_[idx] : rank;
+  }
+  for (const Transfer& transfer : transfers_) {
+    if (is_far(transfer.source, transfer.destination)) sent(transfer.source) += weight(transfer);
+  }
+  set_goal();
+}
+
+// Of the leg that carries more.
+double RelayWays::weight(RowKind kind, int64_t rows) const {
+  const RowBytes& bytes = pass_.bytes;
+  const double row = kind == RowKind::kQuery ? std::max(bytes.query_out, bytes.query_back_partial)
+                                             : std::max(bytes.key_out, bytes.key_back_partial);
+  return static_cast<double>(rows) * row;
+}
+
+void RelayWays::set_goal() {
+  double total_bytes = 0;
+  for (const double bytes : sent_) total_bytes += bytes;
+  most_bytes_ = *std::max_element(sent_.begin(), sent_.end());
+  mean_bytes_ = total_bytes / static_cast<double>(ranks_);
+  const double window_s = std::max(pass_.window.enter_s, pass_.window.exit_s);
+  const double hidden_bytes = window_s * costs_.links.between_nodes.bytes_per_s;
+  goal_bytes_ = std::max(kHotFactor * mean_bytes_, kHotWindowShare * hidden_bytes);
+}
+
+bool RelayWays::find() {
+  split();
+  if (shared_.stretches().empty()) return false;
+  count_direct();
+  double least_late_s = find_ways();
+  best_hops_.swap(hops_);
+  for (const double patience : kPatience) {
+    if (least_late_s <= 0) break;
+    goal_bytes_ = patience * most_bytes_;
+    const double late_s = find_ways();
+    if (late_s >= least_late_s) continue;
+    least_late_s = late_s;
+    best_hops_.swap(hops_);
+  }
+  return std::any_of(best_hops_.begin(), best_hops_.end(),
+                     [](const Hop& hop) { return hop.round > 0; });
+}
+
+std::vector<Round> RelayWays::rounds() {
+  std::vector<Round> rounds(1);
+  rounds[0].transfers = std::move(alone_);
+  for (const Hop& hop : best_hops_) {
+    if (rounds.size() <= hop.round) rounds.resize(hop.round + 1);
+    rounds[hop.round].transfers.push_back(hop.transfer);
+  }
+  for (Round& round : rounds) {
+    std::vector<Transfer>& transfers = round.transfers;
+    sort_for_the_wire(layout_.num_ranks(), &transfers);
+    size_t last = 0;
+    for (size_t idx = 1; idx < transfers.size(); ++idx) {
+      if (goes_on(transfers[last], transfers[idx])) {
+        transfers[last].line.end = transfers[idx].line.end;
+      } else {
+        transfers[++last] = transfers[idx];
+      }
+    }
+    transfers.resize(last + 1);
+  }
+  return rounds;
+}
+
+// A transfer stays inside one home piece.
+bool RelayWays::goes_on(const Transfer& last, const Transfer& next) const {
+  if (last.line.end != next.line.begin || last.source != next.source ||
+      last.destination != next.destination || last.kind != next.kind) {
+    return false;
+  }
+  const Home home = layout_.home(last.line.begin);
+  return layout_.piece(home.chunk, home.rank).contains(next.line.begin);
+}
+
+// Transfers of rows that one rank takes stay as they are; the others become stretches.
+void RelayWays::split() {
+  alone_.reserve(transfers_.size());
+  for (size_t begin = 0; begin < transfers_.size();) {
+    const Transfer& first = transfers_[begin];
+    size_t end = begin;
+    while (end < transfers_.size() && transfers_[end].source == first.source) ++end;
+    if (sent(first.source) < kLeastShare * mean_bytes_) {
+      alone_.insert(alone_.end(), transfers_.begin() + static_cast<std::ptrdiff_t>(begin),
+                    transfers_.begin() + static_cast<std::ptrdiff_t>(end));
+    } else {
+      for (const RowKind kind : {RowKind::kQuery, RowKind::kKeyValue}) split(begin, end, kind);
+    }
+    begin = end;
+  }
+}
+
+void RelayWays::split(size_t begin, size_t end, RowKind kind) {
+  of_kind_.clear();
+  for (size_t idx = begin; idx < end; ++idx) {
+    if (transfers_[idx].kind == kind) of_kind_.push_back(transfers_[idx]);
+  }
+  const auto rows = static_cast<int64_t>(kLeastStretch * mean_bytes_ / weight(kind, 1));
+  shared_.split(of_kind_, std::max(kLeastRows, rows), &alone_);
+}
+
+size_t RelayWays::count_groups(const SharedStretch& stretch) const {
+  size_t groups = 0;
+  int last = group(stretch.home);
+  for (const int taker : shared_.takers(stretch)) {
+    if (group(taker) == last || group(taker) == group(stretch.home)) continue;
+    last = group(taker);
+    ++groups;
+  }
+  return groups;
+}
+
+// What goes straight to its only taker, and how many bytes each home would send to other nodes if
+// each got its rows once.
+void RelayWays::count_direct() {
+  alone_sent_.assign(ranks_, 0.0);
+  alone_received_.assign(ranks_, 0.0);
+  for (const Transfer& transfer : alone_) {
+    add_load(transfer, /*partial=*/false, &alone_loads_);
+    if (!is_far(transfer.source, transfer.destination)) continue;
+    alone_sent_[static_cast<size_t>(transfer.source)] += weight(transfer);
+    alone_received_[static_cast<size_t>(transfer.destination)] += weight(transfer);
+  }
+  copied_bytes_.assign(ranks_, 0.0);
+  for (const SharedStretch& stretch : shared_.stretches()) {
+    copied_bytes_[static_cast<size_t>(stretch.home)] +=
+        static_cast<double>(count_groups(stretch)) * weight(stretch.kind, stretch.line.size());
+  }
+  for (size_t rank = 0; rank < ranks_; ++rank) {
+    sent_[rank] = alone_sent_[rank] + copied_bytes_[rank];
+  }
+  set_goal();
+}
+
+// Finds a way for all shared rows such that homes send `goal_bytes_` at most, if they can. Returns
+// by how much the exchange is late then.
+double RelayWays::find_ways() {
+  received_ = alone_received_;
+  share_of_copies_.assign(ranks_, 1.0);
+  for (size_t rank = 0; rank < ranks_; ++rank) {
+    sent_[rank] = alone_sent_[rank] + copied_bytes_[rank];
+    if (sent_[rank] <= goal_bytes_) continue;
+    share_of_copies_[rank] =
+        std::max(0.0, goal_bytes_ - alone_sent_[rank]) / std::max(1.0, copied_bytes_[rank]);
+    sent_[rank] = std::max(goal_bytes_, alone_sent_[rank]);
+  }
+  loads_.assign(1, alone_loads_);
+  hops_.clear();
+  for (const SharedStretch& stretch : shared_.stretches()) relay(stretch);
+  RoundLoads::Legs seconds;
+  for (const RoundLoads& round : loads_) {
+    const RoundLoads::Legs legs = round.seconds();
+    seconds.out += legs.out;
+    seconds.back += legs.back;
+  }
+  return std::max(0.0, seconds.out - pass_.window.enter_s) +
+         std::max(0.0, seconds.back - pass_.window.exit_s);
+}
+
+void RelayWays::relay(const SharedStretch& stretch) {
+  find_groups(stretch);
+  const auto far_groups = std::ssize(groups_);
+  if (far_groups == 0) return;
+  const double share = share_of_copies_[static_cast<size_t>(stretch.home)];
+  const auto copies = std::clamp<int64_t>(
+      static_cast<int64_t>(share * static_cast<double>(far_groups)), 1, far_groups);
+  const int64_t parts = count_parts(stretch, copies);
+  const Range& line = stretch.line;
+  for (int64_t part = 0; part < parts; ++part) {
+    relay_part(
+        stretch,
+        {line.begin + line.size() * part / parts, line.begin + line.size() * (part + 1) / parts},
+        static_cast<size_t>(copies));
+  }
+}
+
+// The takers in other nodes; those in the home's own node are served by it.
+void RelayWays::find_groups(const SharedStretch& stretch) {
+  groups_.clear();
+  const std::span<const int> takers = shared_.takers(stretch);
+  for (size_t begin = 0; begin < takers.size();) {
+    size_t end = begin;
+    while (end < takers.size() && group(takers[end]) == group(takers[begin])) ++end;
+    if (is_far(stretch.home, takers[begin])) {
+      groups_.push_back({takers.subspan(begin, end - begin), takers[begin]});
+    } else {
+      for (const int taker : takers.subspan(begin, end - begin)) {
+        send(stretch.home, taker, stretch, stretch.line, 0);
+      }
+    }
+    begin = end;
+  }
+}
+
+// So many that those who pass parts on do not become hot by it.
+int64_t RelayWays::count_parts(const SharedStretch& stretch, int64_t copies) const {
+  const auto left = static_cast<double>(std::ssize(groups_) - copies);
+  if (left <= 0) return 1;
+  const double passed_on_bytes = left * weight(stretch.kind, stretch.line.size());
+  const double room_bytes = goal_bytes_ / 2 * static_cast<double>(copies);
+  const double wanted =
+      std::min(passed_on_bytes / std::max(1.0, room_bytes), static_cast<double>(kMostParts));
+  const int64_t most = std::min({kMostParts, std::ssize(groups_) / copies,
+                                 std::max<int64_t>(1, stretch.line.size() / kLeastRows)});
+  return std::clamp<int64_t>(static_cast<int64_t>(wanted) + 1, 1, most);
+}
+
+void RelayWays::relay_part(const SharedStretch& stretch, const Range& line, size_t copies) {
+  const double bytes = weight(stretch.kind, line.size());
+  for (Group& group : groups_) {
+    group.entry =
+        *std::min_element(group.takers.begin(), group.takers.end(),
+                          [&](int one, int other) { return received(one) < received(other); });
+    received(group.entry) += bytes;
+  }
+  if (copies < groups_.size()) {
+    std::sort(groups_.begin(), groups_.end(), [&](const Group& one, const Group& other) {
+      const double a = sent(one.entry);
+      const double b = sent(other.entry);
+      return a != b ? a < b : one.entry < other.entry;
+    });
+  }
+  for (size_t idx = 0; idx < groups_.size(); ++idx) {
+    const Group& group = groups_[idx];
+    const bool from_home = idx < copies;
+    const int source = from_home ? stretch.home : groups_[idx % copies].entry;
+    if (!from_home) sent(source) += bytes;
+    const size_t round = from_home ? 0 : 1;
+    send(source, group.entry, stretch, line, round);
+    for (const int taker : group.takers) {
+      if (taker != group.entry) send(group.entry, taker, stretch, line, round + 1);
+    }
+  }
+}
+
+void RelayWays::send(int source, int destination, const SharedStretch& of, const Range& line,
+                     size_t round) {
+  hops_.push_back({{source, destination, of.kind, line, false}, round});
+  while (loads_.size() <= round) loads_.emplace_back(costs_.links, node_of_);
+  add_load(hops_.back().transfer, /*partial=*/true, &loads_[round]);
+}
+
+void RelayWays::add_load(const Transfer& transfer, bool partial, RoundLoads* loads) const {
+  const RowBytes& bytes = pass_.bytes;
+  const bool query = transfer.kind == RowKind::kQuery;
+  const auto rows = static_cast<double>(transfer.line.size());
+  const double back = partial ? (query ? bytes.query_back_partial : bytes.key_back_partial)
+                              : (query ? bytes.query_back : bytes.key_back);
+  loads->add(transfer.source, transfer.destination,
+             rows * (query ? bytes.query_out : bytes.key_out), rows * back);
+}
+
+}  // namespace longspan

@@ -1,0 +1,104 @@
+// The ways that rows take from their homes to the ranks that need them, by way of each other.
+//
+//   RelayWays ways(layout, costs, direction, direct_transfers);
+//   if ((ways.has_hot_senders() || exchange_is_late) && ways.find()) use(ways.rounds());
+//
+// Rows with one taker go straight. Of rows with several, the takers of a node share one copy: one
+// of them, the one that received least so far, gets it from outside and passes it on inside. A home
+// that would send more than the goal sends fewer copies, cut into parts, each to a few nodes
+// whose takers send it to the others in a round between. The first goal is a little more than the
+// mean rank's bytes, so that no rank stands out; if both legs together are then late by bytes
+// alone, higher goals are tried, since a round between costs time of its own, and the least late
+// ways are kept.
+//
+// One thread.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "planner/planning_costs.h"
+#include "planner/round_loads.h"
+#include "planner/shared_rows.h"
+
+namespace longspan {
+
+class RelayWays {
+ public:
+  // `transfers`: one round in wire order; it must outlive this.
+  RelayWays(const TokenLayout& layout, const PlanningCosts& costs, Direction direction,
+            const std::vector<Transfer>& transfers);
+
+  // Whether a rank sends much more than the mean, and long.
+  bool has_hot_senders() const { return most_bytes_ > goal_bytes_; }
+
+  // Returns whether any rows take another way.
+  bool find();
+
+  // The out leg in wire order, neighbouring rows of one pair of ranks joined. Once, after find().
+  std::vector<Round> rounds();
+
+ private:
+  // Takers of a stretch in one node, or a rank alone if there is but one node.
+  struct Group {
+    std::span<const int> takers;
+    int entry = 0;  // the one that gets the rows from outside
+  };
+  struct Hop {
+    Transfer transfer;
+    size_t round = 0;
+  };
+
+  double& sent(int rank) { return sent_[static_cast<size_t>(rank)]; }
+  double& received(int rank) { return received_[static_cast<size_t>(rank)]; }
+  int group(int rank) const { return group_of_[static_cast<size_t>(rank)]; }
+  bool is_far(int one, int other) const { return group(one) != group(other); }
+  double weight(RowKind kind, int64_t rows) const;
+  double weight(const Transfer& transfer) const {
+    return weight(transfer.kind, transfer.line.size());
+  }
+
+  void set_goal();
+  void split();
+  void split(size_t begin, size_t end, RowKind kind);
+  size_t count_groups(const SharedStretch& stretch) const;
+  void count_direct();
+  double find_ways();
+  void relay(const SharedStretch& stretch);
+  void find_groups(const SharedStretch& stretch);
+  int64_t count_parts(const SharedStretch& stretch, int64_t copies) const;
+  void relay_part(const SharedStretch& stretch, const Range& line, size_t copies);
+  void send(int source, int destination, const SharedStretch& of, const Range& line, size_t round);
+  void add_load(const Transfer& transfer, bool partial, RoundLoads* loads) const;
+  bool goes_on(const Transfer& last, const Transfer& next) const;
+
+  const TokenLayout& layout_;
+  const PlanningCosts& costs_;
+  const PassCosts& pass_;
+  const std::vector<Transfer>& transfers_;
+  const size_t ranks_;
+  std::vector<int> node_of_;
+  std::vector<int> group_of_;
+  SharedRows shared_;
+  std::vector<Transfer> alone_;  // rows with one taker, straight from their homes
+  RoundLoads alone_loads_;
+  // Bytes between nodes of each rank.
+  std::vector<double> alone_sent_;
+  std::vector<double> alone_received_;
+  std::vector<double> copied_bytes_;  // of shared rows, once to each node
+  double mean_bytes_ = 0;
+  double most_bytes_ = 0;
+  double goal_bytes_ = 0;
+  // Of the ways found last.
+  std::vector<double> sent_;
+  std::vector<double> received_;
+  std::vector<double> share_of_copies_;  // that each home sends itself
+  std::vector<RoundLoads> loads_;
+  std::vector<Hop> hops_;
+  std::vector<Hop> best_hops_;
+  // Reused for every stretch.
+  std::vector<Transfer> of_kind_;
+  std::vector<Group> groups_;
+};
+
+}  // namespace longspan

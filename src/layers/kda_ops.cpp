@@ -8,8 +8,9 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "device/device.h"
 #include "kernels/cpu/rms_norm.h"
-#include "layers/cpu_only.h"
+#include "layers/cuda_kda_ops.h"
 #include "layers/layer_node.h"
 #include "layers/parallel_ranges.h"
 #include "layers/real_types.h"
@@ -26,11 +27,20 @@ void check_alike(const at::Tensor& a, const at::Tensor& b) {
                  " must be [tokens, heads, width], contiguous and alike");
 }
 
+// Parameters of the gate may stay in the accumulation type.
 void check_parameter(const at::Tensor& parameter, int64_t values, const at::Tensor& x) {
+  const at::ScalarType type = parameter.scalar_type();
   LONGSPAN_CHECK(parameter.is_contiguous() && parameter.numel() == values &&
-                     parameter.scalar_type() == x.scalar_type(),
+                     (type == x.scalar_type() || type == accumulate_type(x.scalar_type())),
                  "parameter ", parameter.toString(), " ", parameter.sizes(), " for ", x.toString(),
                  " ", x.sizes());
+}
+
+void check_gradient(const at::Tensor& gradient, const at::Tensor& x) {
+  LONGSPAN_CHECK(
+      gradient.is_contiguous() && gradient.scalar_type() == accumulate_type(x.scalar_type()),
+      "an accumulator ", gradient.toString(), " ", gradient.sizes(), " with strides ",
+      gradient.strides(), " for ", x.toString());
 }
 
 // Calls work(block, rows of the block) for blocks of kKdaSumRows.
@@ -48,8 +58,6 @@ template <typename Real, typename Work>
 void sum_over_blocks(int64_t rows, const std::vector<at::Tensor>& gradients, const Work& work) {
   std::vector<at::Tensor> partials;
   for (const at::Tensor& gradient : gradients) {
-    LONGSPAN_CHECK(gradient.is_contiguous(), "an accumulator of sizes ", gradient.sizes(),
-                   " is not contiguous");
     const int64_t blocks = (rows + kKdaSumRows - 1) / kKdaSumRows;
     partials.push_back(at::zeros({blocks, gradient.numel()}, gradient.options()));
   }
@@ -66,94 +74,134 @@ void sum_over_blocks(int64_t rows, const std::vector<at::Tensor>& gradients, con
   }
 }
 
+at::Tensor decay_gate_values(const DecayGate& gate, const at::Tensor& f, const at::Tensor& a_log,
+                             const at::Tensor& dt_bias) {
+  if constexpr (kBuiltWithCuda) {
+    if (f.is_cuda()) return cuda_decay_gate(gate, f, a_log, dt_bias);
+  }
+  const GateShape shape{f.size(1), f.size(2)};
+  at::Tensor g = at::empty_like(f);
+  for_real_type(f.scalar_type(), [&]<typename Real>() {
+    for_blocks(f.size(0), [&](int64_t, Range tokens) {
+      decay_gate_forward(gate, shape, f.const_data_ptr<Real>(), a_log.const_data_ptr<Real>(),
+                         dt_bias.const_data_ptr<Real>(), tokens, g.mutable_data_ptr<Real>());
+    });
+  });
+  return g;
+}
+
+// df; adds to the gradients of a_log and dt_bias.
+at::Tensor decay_gate_gradient(const DecayGate& gate, const at::Tensor& f, const at::Tensor& a_log,
+                               const at::Tensor& dt_bias, const at::Tensor& dg,
+                               const at::Tensor& a_log_gradient,
+                               const at::Tensor& dt_bias_gradient) {
+  check_gradient(a_log_gradient, f);
+  check_gradient(dt_bias_gradient, f);
+  if constexpr (kBuiltWithCuda) {
+    if (f.is_cuda()) {
+      return cuda_decay_gate_backward(gate, f, a_log, dt_bias, dg, a_log_gradient,
+                                      dt_bias_gradient);
+    }
+  }
+  const GateShape shape{f.size(1), f.size(2)};
+  at::Tensor df = at::empty_like(f);
+  for_real_type(f.scalar_type(), [&]<typename Real>() {
+    sum_over_blocks<Real>(f.size(0), {a_log_gradient, dt_bias_gradient},
+                          [&](Range tokens, const std::vector<Real*>& sums) {
+                            decay_gate_backward(
+                                gate, shape, f.const_data_ptr<Real>(), a_log.const_data_ptr<Real>(),
+                                dt_bias.const_data_ptr<Real>(), dg.const_data_ptr<Real>(), tokens,
+                                df.mutable_data_ptr<Real>(), sums[0], sums[1]);
+                          });
+  });
+  return df;
+}
+
+NormOutput gated_norm_values(const at::Tensor& o, const at::Tensor& gate, const at::Tensor& weight,
+                             double epsilon) {
+  if constexpr (kBuiltWithCuda) {
+    if (o.is_cuda()) return cuda_gated_norm(o, gate, weight, epsilon);
+  }
+  const int64_t rows = o.size(0) * o.size(1);
+  NormOutput output{at::empty_like(o), at::empty({rows}, o.options())};
+  for_real_type(o.scalar_type(), [&]<typename Real>() {
+    for_blocks(rows, [&](int64_t, Range in_block) {
+      gated_norm_forward(o.const_data_ptr<Real>(), gate.const_data_ptr<Real>(),
+                         weight.const_data_ptr<Real>(), epsilon, in_block, o.size(2),
+                         output.y.mutable_data_ptr<Real>(),
+                         output.inverse_rms.mutable_data_ptr<Real>());
+    });
+  });
+  return output;
+}
+
+// Adds to the weight's gradient.
+GatedNormGradient gated_norm_gradient(const at::Tensor& o, const at::Tensor& gate,
+                                      const at::Tensor& weight, const at::Tensor& inverse_rms,
+                                      const at::Tensor& dy, const at::Tensor& weight_gradient) {
+  check_gradient(weight_gradient, o);
+  if constexpr (kBuiltWithCuda) {
+    if (o.is_cuda()) {
+      return cuda_gated_norm_backward(o, gate, weight, inverse_rms, dy, weight_gradient);
+    }
+  }
+  const int64_t rows = o.size(0) * o.size(1);
+  GatedNormGradient gradient{at::empty_like(o), at::empty_like(o)};
+  for_real_type(o.scalar_type(), [&]<typename Real>() {
+    sum_over_blocks<Real>(
+        rows, {weight_gradient}, [&](Range in_block, const std::vector<Real*>& sums) {
+          gated_norm_backward(
+              o.const_data_ptr<Real>(), gate.const_data_ptr<Real>(), weight.const_data_ptr<Real>(),
+              inverse_rms.const_data_ptr<Real>(), dy.const_data_ptr<Real>(), in_block, o.size(2),
+              gradient.o.mutable_data_ptr<Real>(), gradient.gate.mutable_data_ptr<Real>(), sums[0]);
+        });
+  });
+  return gradient;
+}
+
 }  // namespace
 
 at::Tensor decay_gate(const ParameterAccess& access, const DecayGate& gate, const at::Tensor& f_THK,
                       const DecayGateParameters& parameters) {
-  require_cpu(f_THK, "the decay gates of linear attention");
   check_alike(f_THK, f_THK);
-  const GateShape shape{f_THK.size(1), f_THK.size(2)};
   at::Tensor g_THK;
   {
     const AutoGradMode off(false);
     const at::Tensor& a_log = access.weights->weight(parameters.a_log);
     const at::Tensor& dt_bias = access.weights->weight(parameters.dt_bias);
-    check_parameter(a_log, shape.heads, f_THK);
-    check_parameter(dt_bias, shape.heads * shape.width, f_THK);
-    g_THK = at::empty_like(f_THK);
-    for_real_type(f_THK.scalar_type(), [&]<typename Real>() {
-      for_blocks(f_THK.size(0), [&](int64_t, Range tokens) {
-        decay_gate_forward(gate, shape, f_THK.const_data_ptr<Real>(), a_log.const_data_ptr<Real>(),
-                           dt_bias.const_data_ptr<Real>(), tokens, g_THK.mutable_data_ptr<Real>());
-      });
-    });
+    check_parameter(a_log, f_THK.size(1), f_THK);
+    check_parameter(dt_bias, f_THK.size(1) * f_THK.size(2), f_THK);
+    g_THK = decay_gate_values(gate, f_THK, a_log, dt_bias);
   }
   connect({g_THK}, {f_THK}, {f_THK},
-          [access, gate, shape, parameters](const Tensors& dy, const Tensors& saved) {
-            const at::Tensor& f = saved[0];
-            const at::Tensor dg = dy[0].contiguous();
-            const at::Tensor df = at::empty_like(f);
-            const at::Tensor& a_log = access.weights->weight(parameters.a_log);
-            const at::Tensor& dt_bias = access.weights->weight(parameters.dt_bias);
-            for_real_type(f.scalar_type(), [&]<typename Real>() {
-              sum_over_blocks<Real>(f.size(0),
-                                    {access.gradients->gradient(parameters.a_log),
-                                     access.gradients->gradient(parameters.dt_bias)},
-                                    [&](Range tokens, const std::vector<Real*>& sums) {
-                                      decay_gate_backward(
-                                          gate, shape, f.const_data_ptr<Real>(),
-                                          a_log.const_data_ptr<Real>(),
-                                          dt_bias.const_data_ptr<Real>(), dg.const_data_ptr<Real>(),
-                                          tokens, df.mutable_data_ptr<Real>(), sums[0], sums[1]);
-                                    });
-            });
-            return Tensors{df};
+          [access, gate, parameters](const Tensors& dy, const Tensors& saved) {
+            return Tensors{
+                decay_gate_gradient(gate, saved[0], access.weights->weight(parameters.a_log),
+                                    access.weights->weight(parameters.dt_bias), dy[0].contiguous(),
+                                    access.gradients->gradient(parameters.a_log),
+                                    access.gradients->gradient(parameters.dt_bias))};
           });
   return g_THK;
 }
 
 at::Tensor gated_norm(const ParameterAccess& access, const at::Tensor& o_THV,
                       const at::Tensor& gate_THV, ParameterId weight, double epsilon) {
-  require_cpu(o_THV, "the gated norms of linear attention");
   check_alike(o_THV, gate_THV);
-  const int64_t width = o_THV.size(2);
-  const int64_t rows = o_THV.size(0) * o_THV.size(1);
-  at::Tensor y_THV;
-  at::Tensor inverse_rms;
+  NormOutput output;
   {
     const AutoGradMode off(false);
     const at::Tensor& w = access.weights->weight(weight);
-    check_parameter(w, width, o_THV);
-    y_THV = at::empty_like(o_THV);
-    inverse_rms = at::empty({rows}, o_THV.options());
-    for_real_type(o_THV.scalar_type(), [&]<typename Real>() {
-      for_blocks(rows, [&](int64_t, Range in_block) {
-        gated_norm_forward(o_THV.const_data_ptr<Real>(), gate_THV.const_data_ptr<Real>(),
-                           w.const_data_ptr<Real>(), epsilon, in_block, width,
-                           y_THV.mutable_data_ptr<Real>(), inverse_rms.mutable_data_ptr<Real>());
-      });
-    });
+    check_parameter(w, o_THV.size(2), o_THV);
+    output = gated_norm_values(o_THV, gate_THV, w, epsilon);
   }
-  connect({y_THV}, {o_THV, gate_THV}, {o_THV, gate_THV, inverse_rms},
-          [access, weight, width, rows](const Tensors& gradients, const Tensors& saved) {
-            const at::Tensor dy = gradients[0].contiguous();
-            const at::Tensor d_o = at::empty_like(dy);
-            const at::Tensor dgate = at::empty_like(dy);
-            const at::Tensor& w = access.weights->weight(weight);
-            for_real_type(dy.scalar_type(), [&]<typename Real>() {
-              sum_over_blocks<Real>(
-                  rows, {access.gradients->gradient(weight)},
-                  [&](Range in_block, const std::vector<Real*>& sums) {
-                    gated_norm_backward(saved[0].const_data_ptr<Real>(),
-                                        saved[1].const_data_ptr<Real>(), w.const_data_ptr<Real>(),
-                                        saved[2].const_data_ptr<Real>(), dy.const_data_ptr<Real>(),
-                                        in_block, width, d_o.mutable_data_ptr<Real>(),
-                                        dgate.mutable_data_ptr<Real>(), sums[0]);
-                  });
-            });
-            return Tensors{d_o, dgate};
+  connect({output.y}, {o_THV, gate_THV}, {o_THV, gate_THV, output.inverse_rms},
+          [access, weight](const Tensors& dy, const Tensors& saved) {
+            const GatedNormGradient gradient =
+                gated_norm_gradient(saved[0], saved[1], access.weights->weight(weight), saved[2],
+                                    dy[0].contiguous(), access.gradients->gradient(weight));
+            return Tensors{gradient.o, gradient.gate};
           });
-  return y_THV;
+  return output.y;
 }
 
 }  // namespace longspan

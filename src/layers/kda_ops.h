@@ -10,7 +10,9 @@
 // (kernels/cpu/kda_rows.h). gated_norm is weight * o / rms(o) * logistic(gate) over the last axis,
 // one weight for all heads. What is kept: f; o, the gate and one number a row and head.
 //
-// Legend: T tokens, H heads, K key width, V value width. Rows may be none. CPU only so far.
+// On a GPU, decays of a bfloat16 run are float32: their sums are exponents.
+//
+// Legend: T tokens, H heads, K key width, V value width. Rows may be none.
 // Thread contract: one rank, on its thread; the access must outlive the graph.
 #pragma once
 

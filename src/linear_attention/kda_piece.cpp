@@ -1,252 +1,53 @@
 #include "linear_attention/kda_piece.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros_like.h>
-
-#include <cmath>
-
 #include "base/check.h"
-#include "kernels/cpu/kda.h"
-#include "kernels/cpu/kda_rows.h"
-#include "kernels/cpu/short_convolution.h"
-#include "layers/parallel_ranges.h"
-#include "layers/real_types.h"
+#include "device/device.h"
+#include "linear_attention/kda_piece_cpu.h"
+#include "linear_attention/kda_piece_cuda.h"
 
 namespace longspan {
 namespace {
 
-constexpr int64_t kProjections = 3;  // q, k, v
-
-double scale_of(const LinearAttentionShape& shape, int64_t projection) {
-  return projection == 0 ? 1 / std::sqrt(static_cast<double>(shape.key_width)) : 1.0;
+void check_sizes(const at::Tensor& tensor, const std::vector<int64_t>& sizes, at::ScalarType type,
+                 const char* name) {
+  LONGSPAN_CHECK(tensor.sizes() == at::IntArrayRef(sizes) && tensor.is_contiguous() &&
+                     tensor.scalar_type() == type,
+                 name, " ", tensor.toString(), " ", tensor.sizes(), ", expected contiguous ",
+                 at::IntArrayRef(sizes), " of ", c10::toString(type));
 }
 
-// One head of one projection from row `first` on, in [rows, 3, H, K].
-template <typename Real>
-Strip<const Real> head_of(const at::Tensor& rows_N3HK, int64_t projection_head, int64_t first) {
-  const int64_t stride = rows_N3HK.size(1) * rows_N3HK.size(2) * rows_N3HK.size(3);
-  return {rows_N3HK.const_data_ptr<Real>() + first * stride + projection_head * rows_N3HK.size(3),
-          stride};
-}
-
-template <typename Real>
-Strip<Real> mutable_head_of(const at::Tensor& rows_N3HK, int64_t projection_head, int64_t first) {
-  const Strip<const Real> strip = head_of<Real>(rows_N3HK, projection_head, first);
-  return {rows_N3HK.mutable_data_ptr<Real>() + (strip.data - rows_N3HK.const_data_ptr<Real>()),
-          strip.stride};
-}
-
-template <typename Real>
-Real* at_row(const at::Tensor& matrices, int64_t matrix, int64_t row, int64_t width) {
-  return matrices.mutable_data_ptr<Real>() + (matrix * matrices.size(-2) + row) * width;
-}
-
-template <typename Real>
-const Real* data_or_null(const at::Tensor& states, int64_t head) {
-  if (!states.defined()) return nullptr;
-  return states.const_data_ptr<Real>() + head * states.size(1) * states.size(2);
-}
-
-template <typename Real>
-Real* mutable_data_or_null(const at::Tensor& states, int64_t head) {
-  if (!states.defined()) return nullptr;
-  return states.mutable_data_ptr<Real>() + head * states.size(1) * states.size(2);
-}
-
-void check_sizes(const at::Tensor& tensor, const std::vector<int64_t>& sizes, const char* name) {
-  LONGSPAN_CHECK(tensor.sizes() == at::IntArrayRef(sizes) && tensor.is_contiguous(), name, " ",
-                 tensor.toString(), " ", tensor.sizes(), ", expected contiguous ",
-                 at::IntArrayRef(sizes));
+void check(const KdaPiece::Setup& setup) {
+  const int64_t H = setup.shape.heads;
+  const int64_t K = setup.shape.key_width;
+  const int64_t T = setup.tokens();
+  const at::ScalarType type = setup.inputs.beta_TH.scalar_type();
+  LONGSPAN_CHECK(K == setup.shape.value_width, "key width ", K, ", value width ",
+                 setup.shape.value_width, ": linear attention has them alike");
+  check_sizes(setup.inputs.qkv_T3HK, {T, 3, H, K}, type, "q, k, v");
+  // Of a piece without tokens nothing is computed, so the type of its decays does not matter.
+  const at::Tensor& g = setup.inputs.g_THK;
+  check_sizes(g, {T, H, K}, T == 0 ? g.scalar_type() : accumulate_type(type), "decay");
+  check_sizes(setup.inputs.beta_TH, {T, H}, type, "beta");
+  const int64_t before_rows = setup.before_N3HK.size(0);
+  check_sizes(setup.before_N3HK, {before_rows, 3, H, K}, type, "rows before the piece");
+  check_sizes(setup.weight_3HNK, {3, H, setup.shape.conv_taps, K}, type,
+              "weight of the convolution");
+  LONGSPAN_CHECK(before_rows < setup.shape.conv_taps, before_rows, " rows before the piece, taps ",
+                 setup.shape.conv_taps);
 }
 
 }  // namespace
 
-KdaPiece::KdaPiece(const LinearAttentionShape& shape, std::vector<Range> stretches,
-                   const KdaInputs& inputs, at::Tensor before_N3HK, at::Tensor weight_3HNK)
-    : shape_(shape),
-      stretches_(std::move(stretches)),
-      inputs_(inputs),
-      before_N3HK_(std::move(before_N3HK)),
-      weight_3HNK_(std::move(weight_3HNK)) {
-  const int64_t H = shape.heads;
-  const int64_t K = shape.key_width;
-  LONGSPAN_CHECK(K == shape.value_width, "key width ", K, ", value width ", shape.value_width,
-                 ": linear attention has them alike");
-  check_sizes(inputs.qkv_T3HK, {tokens(), kProjections, H, K}, "q, k, v");
-  check_sizes(inputs.g_THK, {tokens(), H, K}, "decay");
-  check_sizes(inputs.beta_TH, {tokens(), H}, "beta");
-  check_sizes(before_N3HK_, {before_N3HK_.size(0), kProjections, H, K}, "rows before the piece");
-  check_sizes(weight_3HNK_, {kProjections, H, shape.conv_taps, K}, "weight of the convolution");
-  LONGSPAN_CHECK(before_N3HK_.size(0) < shape.conv_taps, before_N3HK_.size(0),
-                 " rows before the piece, taps ", shape.conv_taps);
-  qkv_3HTK_ = at::empty({kProjections, H, tokens(), K}, options());
-  inverse_norm_2HT_ = at::empty({2, H, tokens()}, options());
-  for_real_type(inputs.g_THK.scalar_type(), [&]<typename Real>() { fill_heads<Real>(); });
+std::unique_ptr<KdaPiece> make_kda_piece(KdaPiece::Setup setup) {
+  check(setup);
+  if constexpr (kBuiltWithCuda) {
+    if (setup.inputs.beta_TH.is_cuda()) return make_cuda_kda_piece(std::move(setup));
+  }
+  return make_cpu_kda_piece(std::move(setup));
 }
 
-template <typename Real>
-void KdaPiece::fill_heads() {
-  const int64_t K = shape_.key_width;
-  parallel_ranges({0, kProjections * shape_.heads}, 1, [&](Range part) {
-    for (int64_t unit = part.begin; unit < part.end; ++unit) {
-      const Real* weight = weight_3HNK_.const_data_ptr<Real>() + unit * shape_.conv_taps * K;
-      for (const Range& rows : stretches_) {
-        const ConvolutionInput<Real> input{head_of<Real>(inputs_.qkv_T3HK, unit, rows.begin),
-                                           head_of<Real>(before_N3HK_, unit, 0),
-                                           rows.begin == 0 ? before_N3HK_.size(0) : 0};
-        short_convolution_forward(input, rows.size(), K, shape_.conv_taps, weight,
-                                  {at_row<Real>(qkv_3HTK_, unit, rows.begin, K), K});
-      }
-      if (unit >= 2 * shape_.heads) continue;
-      unit_rows_forward(tokens(), K, scale_of(shape_, unit / shape_.heads),
-                        at_row<Real>(qkv_3HTK_, unit, 0, K),
-                        inverse_norm_2HT_.mutable_data_ptr<Real>() + unit * tokens());
-    }
-  });
-}
-
-template <typename Real, typename Work>
-void KdaPiece::for_heads(Range stretches, const Work& work) const {
-  const int64_t H = shape_.heads;
-  const int64_t K = shape_.key_width;
-  parallel_ranges({0, stretches.size() * H}, 1, [&](Range part) {
-    const KdaScratch<Real> scratch(shape_);
-    for (int64_t unit = part.begin; unit < part.end; ++unit) {
-      const int64_t head = unit % H;
-      const int64_t idx = stretches.begin + unit / H;
-      const Range rows = stretches_[static_cast<size_t>(idx)];
-      const auto strip = [&](int64_t projection) {
-        return Strip<const Real>{at_row<Real>(qkv_3HTK_, projection * H + head, rows.begin, K), K};
-      };
-      const KdaStretch<Real> in{
-          rows.size(),
-          strip(0),
-          strip(1),
-          strip(2),
-          {inputs_.g_THK.const_data_ptr<Real>() + (rows.begin * H + head) * K, H * K},
-          {inputs_.beta_TH.const_data_ptr<Real>() + rows.begin * H + head, H}};
-      work(head, idx, in, scratch);
-    }
-  });
-}
-
-at::Tensor KdaPiece::map(bool with_matrix) const {
-  const int64_t K = shape_.key_width;
-  const int64_t columns = shape_.value_width + (with_matrix ? K : 0);
-  const at::Tensor maps = at::empty({shape_.heads, K, columns}, options());
-  const auto count = static_cast<int64_t>(stretches_.size());
-  for_real_type(maps.scalar_type(), [&]<typename Real>() {
-    for_heads<Real>({count - 1, count}, [&](int64_t head, int64_t, const KdaStretch<Real>& in,
-                                            const KdaScratch<Real>& scratch) {
-      kda_map(shape_, in, with_matrix, mutable_data_or_null<Real>(maps, head), scratch);
-    });
-  });
-  return maps;
-}
-
-at::Tensor KdaPiece::gradient_map(const at::Tensor& d_o_THV, bool with_matrix) const {
-  const int64_t K = shape_.key_width;
-  const int64_t V = shape_.value_width;
-  const at::Tensor maps = at::empty({shape_.heads, K, V + (with_matrix ? K : 0)}, options());
-  for_real_type(maps.scalar_type(), [&]<typename Real>() {
-    for_heads<Real>({0, 1}, [&](int64_t head, int64_t, const KdaStretch<Real>& in,
-                                const KdaScratch<Real>& scratch) {
-      kda_gradient_map<Real>(shape_, in,
-                             {d_o_THV.const_data_ptr<Real>() + head * V, shape_.heads * V},
-                             with_matrix, mutable_data_or_null<Real>(maps, head), scratch);
-    });
-  });
-  return maps;
-}
-
-std::pair<at::Tensor, at::Tensor> KdaPiece::forward(const at::Tensor& state_before,
-                                                    bool wants_state) const {
-  const int64_t H = shape_.heads;
-  const int64_t V = shape_.value_width;
-  const auto count = static_cast<int64_t>(stretches_.size());
-  at::Tensor o_THV = at::empty({tokens(), H, V}, options());
-  at::Tensor state_after;
-  if (wants_state) state_after = at::empty({H, shape_.key_width, V}, options());
-  const at::Tensor none;
-  for_real_type(o_THV.scalar_type(), [&]<typename Real>() {
-    for_heads<Real>({0, count}, [&](int64_t head, int64_t idx, const KdaStretch<Real>& in,
-                                    const KdaScratch<Real>& scratch) {
-      const int64_t first = stretches_[static_cast<size_t>(idx)].begin;
-      kda_forward<Real>(shape_, in, data_or_null<Real>(idx == 0 ? state_before : none, head),
-                        {o_THV.mutable_data_ptr<Real>() + (first * H + head) * V, H * V},
-                        mutable_data_or_null<Real>(idx == count - 1 ? state_after : none, head),
-                        scratch);
-    });
-  });
-  return {o_THV, state_after};
-}
-
-KdaPiece::Gradients KdaPiece::backward(const at::Tensor& d_o_THV, const at::Tensor& state_before,
-                                       const at::Tensor& d_state_after) const {
-  const int64_t H = shape_.heads;
-  const int64_t K = shape_.key_width;
-  const int64_t V = shape_.value_width;
-  const auto count = static_cast<int64_t>(stretches_.size());
-  check_sizes(d_o_THV, {tokens(), H, V}, "gradient of the output");
-  Gradients gradients{{at::empty_like(inputs_.qkv_T3HK), at::empty_like(inputs_.g_THK),
-                       at::empty_like(inputs_.beta_TH)},
-                      at::zeros_like(before_N3HK_),
-                      at::zeros_like(weight_3HNK_),
-                      state_before.defined() ? at::empty_like(state_before) : at::Tensor()};
-  at::Tensor d_qkv_3HTK = at::empty_like(qkv_3HTK_);
-  const at::Tensor none;
-  for_real_type(d_o_THV.scalar_type(), [&]<typename Real>() {
-    for_heads<Real>({0, count}, [&](int64_t head, int64_t idx, const KdaStretch<Real>& in,
-                                    const KdaScratch<Real>& scratch) {
-      const int64_t first = stretches_[static_cast<size_t>(idx)].begin;
-      std::vector<Real> states(static_cast<size_t>(kda_states_before(in.rows) * K * V));
-      const auto strip = [&](int64_t projection) {
-        return Strip<Real>{at_row<Real>(d_qkv_3HTK, projection * H + head, first, K), K};
-      };
-      kda_backward<Real>(
-          shape_, in, data_or_null<Real>(idx == 0 ? state_before : none, head),
-          {d_o_THV.const_data_ptr<Real>() + (first * H + head) * V, H * V},
-          data_or_null<Real>(idx == count - 1 ? d_state_after : none, head),
-          {strip(0),
-           strip(1),
-           strip(2),
-           {gradients.inputs.g_THK.mutable_data_ptr<Real>() + (first * H + head) * K, H * K},
-           {gradients.inputs.beta_TH.mutable_data_ptr<Real>() + first * H + head, H}},
-          mutable_data_or_null<Real>(idx == 0 ? gradients.state_before : none, head), states.data(),
-          scratch);
-    });
-    convolve_backward<Real>(d_qkv_3HTK, gradients);
-  });
-  return gradients;
-}
-
-template <typename Real>
-void KdaPiece::convolve_backward(at::Tensor& d_qkv_3HTK, Gradients& gradients) const {
-  const int64_t K = shape_.key_width;
-  const int64_t weights = shape_.conv_taps * K;
-  parallel_ranges({0, kProjections * shape_.heads}, 1, [&](Range part) {
-    for (int64_t unit = part.begin; unit < part.end; ++unit) {
-      if (unit < 2 * shape_.heads) {
-        unit_rows_backward(tokens(), K, scale_of(shape_, unit / shape_.heads),
-                           at_row<Real>(qkv_3HTK_, unit, 0, K),
-                           inverse_norm_2HT_.const_data_ptr<Real>() + unit * tokens(),
-                           at_row<Real>(d_qkv_3HTK, unit, 0, K));
-      }
-      for (const Range& rows : stretches_) {
-        const ConvolutionInput<Real> input{head_of<Real>(inputs_.qkv_T3HK, unit, rows.begin),
-                                           head_of<Real>(before_N3HK_, unit, 0),
-                                           rows.begin == 0 ? before_N3HK_.size(0) : 0};
-        short_convolution_backward<Real>(
-            input, rows.size(), K, shape_.conv_taps,
-            weight_3HNK_.const_data_ptr<Real>() + unit * weights,
-            {at_row<Real>(d_qkv_3HTK, unit, rows.begin, K), K},
-            mutable_head_of<Real>(gradients.inputs.qkv_T3HK, unit, rows.begin),
-            mutable_head_of<Real>(gradients.before_N3HK, unit, 0),
-            gradients.weight_3HNK.mutable_data_ptr<Real>() + unit * weights);
-      }
-    }
-  });
+at::TensorOptions state_options(const at::Tensor& like) {
+  return like.options().dtype(accumulate_type(like.scalar_type()));
 }
 
 }  // namespace longspan

@@ -33,10 +33,13 @@ void run(int64_t T, int64_t H, int64_t K) {
                          at::rand({T, H}, options)};
   const LinearAttentionShape shape{.heads = H, .key_width = K, .value_width = K};
   const auto make = [&] {
-    return KdaPiece(shape, {{0, T}}, inputs, at::zeros({0, 3, H, K}, options),
-                    at::rand({3, H, 4, K}, options));
+    return make_kda_piece({shape,
+                           {{0, T}},
+                           inputs,
+                           at::zeros({0, 3, H, K}, options),
+                           at::rand({3, H, 4, K}, options)});
   };
-  const KdaPiece piece = make();
+  const std::unique_ptr<KdaPiece> piece = make();
   const at::Tensor d_o = at::randn({T, H, K}, options);
   const auto report = [&](const char* what, double flops, const std::function<void()>& work) {
     const double ms = best_ms(work);
@@ -47,10 +50,10 @@ void run(int64_t T, int64_t H, int64_t K) {
   std::printf("%ld tokens, %ld heads of %ld, %d threads\n", static_cast<long>(T),
               static_cast<long>(H), static_cast<long>(K), at::get_num_threads());
   report("convolution, unit vectors", 0, [&] { make(); });
-  report("outputs", forward, [&] { piece.forward({}, true); });
-  report("map of states", forward, [&] { piece.map(true); });
-  report("map of gradients", forward, [&] { piece.gradient_map(d_o, true); });
-  report("backward", 2 * forward, [&] { piece.backward(d_o, {}, {}); });
+  report("outputs", forward, [&] { piece->forward({}, true); });
+  report("map of states", forward, [&] { piece->map(true); });
+  report("map of gradients", forward, [&] { piece->gradient_map(d_o, true); });
+  report("backward", 2 * forward, [&] { piece->backward(d_o, {}, {}); });
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "base/check.h"
-#include "layers/cpu_only.h"
 #include "linear_attention/kda_piece.h"
 #include "linear_attention/state_chain.h"
 #include "mix/line_exchange.h"
@@ -28,7 +27,8 @@ at::Tensor empty_rows(int64_t rows, const std::vector<int64_t>& row, const at::T
 // An absent state travels between forward and backward as a tensor of no states.
 at::Tensor optional_to_tensor(const at::Tensor& state, const std::vector<int64_t>& sizes,
                               const at::Tensor& like) {
-  return state.defined() ? state.unsqueeze(0) : empty_rows(0, sizes, like);
+  if (state.defined()) return state.unsqueeze(0);
+  return at::empty({0, sizes[0], sizes[1], sizes[2]}, state_options(like));
 }
 
 at::Tensor tensor_to_optional(const at::Tensor& states) {
@@ -104,22 +104,24 @@ void LinearAttentionMix::add_convolution_gradient(const MixCall& call,
   }
 }
 
-KdaPiece LinearAttentionMix::make_piece(const MixCall& call, const Tensors& inputs,
-                                        const at::Tensor& before) const {
+std::unique_ptr<KdaPiece> LinearAttentionMix::make_piece(const MixCall& call, const Tensors& inputs,
+                                                         const at::Tensor& before) const {
   const Range piece = call.piece();
   std::vector<Range> stretches;
   for (const DocumentPart& part : call.layout->document_parts(piece)) {
     stretches.push_back(shift(part.line, -piece.begin));
   }
-  return KdaPiece(shape_, std::move(stretches), {inputs[0], inputs[1], inputs[2]}, before,
-                  convolution_weight(call, inputs[0]));
+  return make_kda_piece({shape_,
+                         std::move(stretches),
+                         {inputs[0], inputs[1], inputs[2]},
+                         before,
+                         convolution_weight(call, inputs[0])});
 }
 
 MixOutput LinearAttentionMix::forward(const MixCall& call, const Tensors& inputs,
                                       const std::vector<const MixContext*>& earlier,
                                       Tensors& /*choices*/) const {
   const at::Tensor& qkv = inputs[0];
-  require_cpu(qkv, "linear attention layers");
   const TokenLayout& layout = *call.layout;
   const int rank = call.comm->rank();
   const Range piece = call.piece();
@@ -133,18 +135,19 @@ MixOutput LinearAttentionMix::forward(const MixCall& call, const Tensors& inputs
   const at::Tensor before = piece.empty() || taps.empty() ? empty_rows(0, qkv_row(), qkv)
                                                           : rows.rows(taps)[0].contiguous();
 
-  const KdaPiece work = make_piece(call, inputs, before);
+  const std::unique_ptr<KdaPiece> work = make_piece(call, inputs, before);
   const StateChain chain(layout, call.chunk, shape_.heads);
   const at::Tensor share_before = chain.enters() ? share_of(earlier.back()->tensors) : at::Tensor();
   // One rank alone needs no maps: its state after the piece is the chunk's.
   const bool alone = layout.num_ranks() == 1;
   StateChain::Result states{chain.takes(rank) ? share_before : at::Tensor(), share_before};
   if (!alone) {
-    const at::Tensor map = chain.gives(rank) ? work.map(chain.passes(rank)) : at::Tensor();
-    states = chain.forward(map, share_before, {shape_.key_width, shape_.value_width, qkv.options()},
-                           *call.comm, call.tag + kChainTag, call.op);
+    const at::Tensor map = chain.gives(rank) ? work->map(chain.passes(rank)) : at::Tensor();
+    states =
+        chain.forward(map, share_before, {shape_.key_width, shape_.value_width, state_options(qkv)},
+                      *call.comm, call.tag + kChainTag, call.op);
   }
-  auto [output, state_after] = work.forward(states.state, alone && chain.gives(rank));
+  auto [output, state_after] = work->forward(states.state, alone && chain.gives(rank));
   if (alone && !piece.empty()) states.share = state_after;
 
   MixOutput result;
@@ -182,7 +185,7 @@ MixContextGradient LinearAttentionMix::zero_gradient(const MixCall& call, const 
   at::TensorOptions options;
   if (context.rows.num_sources() > 0) {
     lines.push_back(last_rows(call));
-    options = context.rows.tensors(0)[0].options();
+    options = state_options(context.rows.tensors(0)[0]);
   }
   gradient.rows = std::make_unique<RowAccumulator>(
       lines, std::vector<std::vector<int64_t>>{qkv_row()}, options);
@@ -202,7 +205,7 @@ Tensors LinearAttentionMix::backward(const MixCall& call, const MixBackwardInput
   const at::Tensor d_output = given.output_gradient.contiguous();
   const at::Tensor state_before = tensor_to_optional(given.output[1]);
   const at::Tensor& before = given.output[2];
-  const KdaPiece work = make_piece(call, given.inputs, before);
+  const std::unique_ptr<KdaPiece> work = make_piece(call, given.inputs, before);
 
   const StateChain chain(*call.layout, call.chunk, shape_.heads);
   const at::Tensor d_share_after =
@@ -211,12 +214,12 @@ Tensors LinearAttentionMix::backward(const MixCall& call, const MixBackwardInput
   StateChain::Result d_states{chain.gives(rank) ? d_share_after : at::Tensor(), d_share_after};
   if (!alone) {
     const at::Tensor map =
-        chain.takes(rank) ? work.gradient_map(d_output, chain.passes(rank)) : at::Tensor();
+        chain.takes(rank) ? work->gradient_map(d_output, chain.passes(rank)) : at::Tensor();
     d_states = chain.backward(map, d_share_after,
-                              {shape_.key_width, shape_.value_width, d_output.options()},
+                              {shape_.key_width, shape_.value_width, state_options(d_output)},
                               *call.comm, call.tag + kChainTag, call.op);
   }
-  KdaPiece::Gradients gradients = work.backward(d_output, state_before, d_states.state);
+  KdaPiece::Gradients gradients = work->backward(d_output, state_before, d_states.state);
   if (alone && !call.piece().empty()) d_states.share = gradients.state_before;
   if (chain.enters()) {
     const auto previous = static_cast<size_t>(call.chunk - 1);
@@ -239,7 +242,7 @@ void LinearAttentionMix::give_taps_back(const MixCall& call, const MixBackwardIn
   RowStore gradients;
   gradients.add({piece.begin - d_before.size(0), piece.begin}, {d_before});
   RowAccumulator owned(std::move(sums));
-  tap_exchange(call).give_back(gradients, {{qkv_row(), d_qkv.options()}}, owned, *call.comm,
+  tap_exchange(call).give_back(gradients, {{qkv_row(), state_options(d_qkv)}}, owned, *call.comm,
                                call.tag, text(call.op, ", convolution"));
   const Range last = last_rows(call);
   if (last.empty()) return;

@@ -14,10 +14,13 @@
 // Context of a chunk: `rows` are the rows of q, k, v at its end that a later convolution may want,
 // `tensors` the share of the state, if a document goes on after the chunk. Output tensors beside
 // the output, for backward: the incoming state [1 or 0, H, K, K], the rows before the piece.
-// Thread contract: as mix/sequence_mix.h. CPU only so far.
+// Types: of a bfloat16 run on a GPU, decays, states and what stands in a MixContextGradient are
+// float32.
+// Thread contract: as mix/sequence_mix.h.
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -63,8 +66,8 @@ class LinearAttentionMix final : public SequenceMix {
   // The rows of a piece that later chunks may look back at.
   Range last_rows(const MixCall& call) const;
   LineExchange tap_exchange(const MixCall& call) const;
-  KdaPiece make_piece(const MixCall& call, const std::vector<at::Tensor>& inputs,
-                      const at::Tensor& before) const;
+  std::unique_ptr<KdaPiece> make_piece(const MixCall& call, const std::vector<at::Tensor>& inputs,
+                                       const at::Tensor& before) const;
   at::Tensor convolution_weight(const MixCall& call, const at::Tensor& qkv) const;
   void add_convolution_gradient(const MixCall& call, const at::Tensor& gradient) const;
   void give_taps_back(const MixCall& call, const MixBackwardInputs& given,

@@ -1,6 +1,6 @@
 #include "kernels/cuda/rms_norm.h"
 
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/partial_sums.cuh"
 
 namespace longspan::cuda {
 namespace {
@@ -110,26 +110,6 @@ __global__ void backward_kernel(const T* x, const T* weight, const Accumulate<T>
   }
 }
 
-// sum[c] += all partials of column c. A block takes 32 columns; each of its warps adds every 32nd
-// partial, and the first warp adds the warps' sums, always in the same order.
-template <typename A>
-__global__ void add_partials_kernel(const A* partials, int64_t count, int64_t width, A* sum) {
-  __shared__ A of_warps[kWarp][kWarp];
-  const int64_t column = int64_t{blockIdx.x} * kWarp + threadIdx.x;
-  A total = 0;
-  if (column < width) {
-    for (int64_t row = threadIdx.y; row < count; row += kWarp) {
-      total += partials[row * width + column];
-    }
-  }
-  of_warps[threadIdx.y][threadIdx.x] = total;
-  __syncthreads();
-  if (threadIdx.y != 0 || column >= width) return;
-  total = 0;
-  for (int warp = 0; warp < kWarp; ++warp) total += of_warps[warp][threadIdx.x];
-  sum[column] += total;
-}
-
 // How a row is spread over threads.
 struct Spread {
   bool wide = false;  // 16-byte accesses
@@ -213,9 +193,8 @@ void rms_norm_backward(const T* x, const T* weight, const Accumulate<T>* inverse
            dx, y, partials);
   });
   if (rows == 0) return;
-  launch("sum of RMSNorm's partial gradients", add_partials_kernel<Accumulate<T>>,
-         divide_up(width, kWarp), dim3(kWarp, kWarp), stream, partials, groups, width,
-         weight_gradient);
+  add_partials("sum of RMSNorm's partial gradients", partials, groups, width, weight_gradient,
+               stream);
 }
 
 #define LONGSPAN_INSTANTIATE(T)                                                                    \

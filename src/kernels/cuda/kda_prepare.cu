@@ -1,0 +1,344 @@
+// What each chunk gives before any state is known: pairs of rows, the triangular inverse, W and U.
+#include "kernels/cuda/kda_tiles.cuh"
+
+namespace longspan::cuda {
+namespace {
+
+template <typename T, int W>
+class Preparation {
+  using A = Accumulate<T>;
+  static constexpr int kRows = kda_chunk_rows<T>();
+  static constexpr int kBlocks = kRows / kBlockRows;
+  static constexpr int kTile = kRows * row_stride<T>(W);
+  static constexpr int kPairStride = kRows + 1;
+  static constexpr int kEarlier = (kRows - kBlockRows) * row_stride<T>(W);
+  static constexpr int kOwn = kBlockRows * row_stride<T>(W);
+  // The operands of a block of rows; later the inverse and, while it is made, products on the way.
+  static constexpr int64_t kOperandBytes = shared_bytes<T>(kEarlier + 2 * kOwn);
+  static constexpr int64_t kInverseBytes =
+      shared_bytes<T>(kRows * row_stride<T>(kRows)) + shared_bytes<A>(kRows / 2 * (kRows / 2 + 1));
+
+ public:
+  static constexpr int64_t kSharedBytes =
+      BlockDecay<T, W>::kBytes + 2 * shared_bytes<T>(kTile) + shared_bytes<A>(kRows) +
+      shared_bytes<A>(kRows * kPairStride) +
+      (kOperandBytes > kInverseBytes ? kOperandBytes : kInverseBytes);
+
+  __device__ Preparation(const KdaInput<T>& in, const KdaFactors<T>& out)
+      : in_(in), out_(out), at_(chunk_place(in.places)), decay_(space_) {
+    k_ = space_.template take<T>(kTile);
+    q_ = space_.template take<T>(kTile);
+    beta_ = space_.template take<A>(kRows);
+    pairs_ = space_.template take<A>(kRows * kPairStride);
+  }
+
+  __device__ void run() {
+    load_inputs();
+    write_decayed_rows();
+    fill_earlier_pairs();
+    fill_diagonal_pairs();
+    __syncthreads();
+    scale_pairs();
+    invert();
+    solve();
+  }
+
+ private:
+  __device__ const T* rows_of(int projection) const {
+    const KdaPlaces& places = in_.places;
+    return in_.qkv + (projection * places.heads * places.tokens) * W + at_.by_head(places, W);
+  }
+
+  __device__ void load_inputs() {
+    const KdaPlaces& places = in_.places;
+    load_rows<T, W>(rows_of(0), W, at_.chunk.rows, kRows, q_);
+    load_rows<T, W>(rows_of(1), W, at_.chunk.rows, kRows, k_);
+    for (int row = static_cast<int>(threadIdx.x); row < kRows; row += kThreads) {
+      const bool real = row < at_.chunk.rows;
+      beta_[row] = real ? widen(in_.beta[at_.by_token(places, 1) + row * places.heads]) : A{0};
+    }
+    // The pairs above the diagonal.
+    T* p = out_.p + at_.by_head(places, kRows);
+    const T zero = narrow_to<T>(A{0});
+    for (int i = static_cast<int>(threadIdx.x); i < at_.chunk.rows * kRows; i += kThreads) {
+      p[i] = zero;
+    }
+    decay_.fill(in_.g + at_.by_token(places, places.width), places.heads * places.width,
+                places.width, at_.chunk.rows);
+  }
+
+  // Q+, K- and gamma.
+  __device__ void write_decayed_rows() {
+    T* q_plus = out_.q_plus + at_.by_head(in_.places, W);
+    T* k_minus = out_.k_minus + at_.by_head(in_.places, W);
+    for (int at = static_cast<int>(threadIdx.x); at < at_.chunk.rows * W / 2; at += kThreads) {
+      const int row = at / (W / 2);
+      const int column = at % (W / 2) * 2;
+      A plus[2];
+      A minus[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int place = row * row_stride<T>(W) + column + i;
+        plus[i] = widen(q_[place]) * exp_of<T>(decay_.from_start(row, column + i));
+        minus[i] = widen(k_[place]) * exp_of<T>(decay_.to_border(row, kBlocks, column + i));
+      }
+      store<2>(q_plus + row * W + column, plus);
+      store<2>(k_minus + row * W + column, minus);
+    }
+    A* gamma = out_.gamma + at_.by_chunk(in_.places, W);
+    for (int column = static_cast<int>(threadIdx.x); column < W; column += kThreads) {
+      gamma[column] = exp_of<T>(decay_.whole(column));
+    }
+  }
+
+  __device__ void put_pair(int i, int j, A of_k, A of_q) {
+    if (i > j) pairs_[i * kPairStride + j] = of_k;
+    if (i >= j && i < at_.chunk.rows) {
+      out_.p[at_.by_head(in_.places, kRows) + i * kRows + j] = narrow_to<T>(of_q);
+    }
+  }
+
+  // Each block of rows with the rows before it, both decayed to the border between them.
+  __device__ void fill_earlier_pairs() {
+    constexpr int kStride = row_stride<T>(W);
+    SharedSpace space = space_;
+    T* earlier = space.template take<T>(kEarlier + 2 * kOwn);
+    T* own_k = earlier + kEarlier;
+    T* own_q = own_k + kOwn;
+    for (int block = 1; block < kBlocks; ++block) {
+      const int first = block * kBlockRows;
+      for (int at = static_cast<int>(threadIdx.x); at < (first + kBlockRows) * W; at += kThreads) {
+        const int row = at / W;
+        const int column = at % W;
+        const A k = widen(k_[row * kStride + column]);
+        if (row < first) {
+          earlier[row * kStride + column] =
+              narrow_to<T>(k * exp_of<T>(decay_.to_border(row, block, column)));
+        } else {
+          const A q = widen(q_[row * kStride + column]);
+          const A factor = exp_of<T>(decay_.from_block(row, column));
+          own_k[(row - first) * kStride + column] = narrow_to<T>(k * factor);
+          own_q[(row - first) * kStride + column] = narrow_to<T>(q * factor);
+        }
+      }
+      __syncthreads();
+      BlockSums<T, kBlockRows, kRows> of_k;
+      BlockSums<T, kBlockRows, kRows> of_q;
+      const Operand<T> before{earlier, kStride};
+      of_k.template add_product<kPlain, kTransposed>(W, {own_k, kStride}, before, first);
+      of_q.template add_product<kPlain, kTransposed>(W, {own_q, kStride}, before, first);
+      of_k.for_each_pair([&](int i, int j, A& one, A& two) {
+        if (j >= first) return;
+        pairs_[(first + i) * kPairStride + j] = one;
+        pairs_[(first + i) * kPairStride + j + 1] = two;
+      });
+      of_q.for_each_pair([&](int i, int j, A& one, A& two) {
+        if (j >= first || first + i >= at_.chunk.rows) return;
+        A values[2] = {one, two};
+        store<2>(out_.p + at_.by_head(in_.places, kRows) + (first + i) * kRows + j, values);
+      });
+      __syncthreads();
+    }
+  }
+
+  // Pairs within blocks, two rows by two; eight lanes share their columns.
+  __device__ void fill_diagonal_pairs() {
+    constexpr int kLanes = 8;
+    constexpr int kSquares = kBlockRows / 2 * (kBlockRows / 2 + 1) / 2;
+    constexpr int kStride = row_stride<T>(W);
+    const int lane = static_cast<int>(threadIdx.x) % kLanes;
+    for (int unit = static_cast<int>(threadIdx.x) / kLanes; unit < kBlocks * kSquares;
+         unit += kThreads / kLanes) {
+      int down = 0;
+      int across = unit % kSquares;
+      while (across > down) across -= ++down;
+      const int first = unit / kSquares * kBlockRows;
+      const int i = first + 2 * down;
+      const int j = first + 2 * across;
+      A of_k[2][2] = {};
+      A of_q[2][2] = {};
+      for (int column = lane; column < W; column += kLanes) {
+        A k_j[2];
+        A decay_j[2];
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          k_j[c] = widen(k_[(j + c) * kStride + column]);
+          decay_j[c] = decay_.from_block(j + c, column);
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const A k_i = widen(k_[(i + r) * kStride + column]);
+          const A q_i = widen(q_[(i + r) * kStride + column]);
+          const A decay_i = decay_.from_block(i + r, column);
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            // Above the diagonal the exponent is positive, and the sum is not used.
+            const A decayed = k_j[c] * exp_of<T>(decay_i - decay_j[c]);
+            of_k[r][c] += k_i * decayed;
+            of_q[r][c] += q_i * decayed;
+          }
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+#pragma unroll
+          for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+            of_k[r][c] += __shfl_xor_sync(0xffffffffu, of_k[r][c], distance);
+            of_q[r][c] += __shfl_xor_sync(0xffffffffu, of_q[r][c], distance);
+          }
+          if (lane == 0) put_pair(i + r, j + c, of_k[r][c], of_q[r][c]);
+        }
+      }
+    }
+  }
+
+  // Writes B; A = beta B stays.
+  __device__ void scale_pairs() {
+    T* b = out_.b == nullptr ? nullptr : out_.b + at_.by_head(in_.places, kRows);
+    for (int at = static_cast<int>(threadIdx.x); at < kRows * kRows; at += kThreads) {
+      const int row = at / kRows;
+      const int column = at % kRows;
+      A value = 0;
+      if (column < row) {
+        value = pairs_[row * kPairStride + column];
+        pairs_[row * kPairStride + column] = beta_[row] * value;
+      }
+      if (b != nullptr && row < at_.chunk.rows) b[at] = narrow_to<T>(value);
+    }
+    __syncthreads();
+  }
+
+  // (I + A)^-1 in place of A: blocks on the diagonal by substitution, then squares of two, four.
+  __device__ void invert() {
+    const int thread = static_cast<int>(threadIdx.x);
+    A* diagonal = pairs_ + thread / kBlockRows * kBlockRows * (kPairStride + 1);
+    const int column = thread % kBlockRows;
+    A x[kBlockRows];
+    if (thread < kRows) {
+#pragma unroll
+      for (int i = 0; i < kBlockRows; ++i) {
+        A sum = 0;
+#pragma unroll
+        for (int j = 0; j < i; ++j) sum += diagonal[i * kPairStride + j] * x[j];
+        x[i] = i == column ? A{1} : i < column ? A{0} : -sum;
+      }
+    }
+    __syncthreads();
+    if (thread < kRows) {
+#pragma unroll
+      for (int i = 0; i < kBlockRows; ++i) diagonal[i * kPairStride + column] = x[i];
+    }
+    __syncthreads();
+    SharedSpace space = space_;
+    space.template take<T>(kRows * row_stride<T>(kRows));  // where the inverse will stand
+    A* products = space.template take<A>(kRows / 2 * (kRows / 2 + 1));
+    join_squares<kBlockRows>(products);
+    if constexpr (kRows > 2 * kBlockRows) join_squares<2 * kBlockRows>(products);
+  }
+
+  // Inverse of [[X, 0], [Y, Z]] is [[X', 0], [-Z' Y X', Z']].
+  template <int kSize>
+  __device__ void join_squares(A* products) {
+    constexpr int kCount = kRows / (2 * kSize) * kSize * kSize;
+    for (int at = static_cast<int>(threadIdx.x); at < kCount; at += kThreads) {
+      const int first = at / (kSize * kSize) * 2 * kSize;
+      const int row = at / kSize % kSize;
+      const int column = at % kSize;
+      const A* y = pairs_ + (first + kSize + row) * kPairStride + first;
+      const A* x = pairs_ + first * kPairStride + first + column;
+      A sum = 0;
+      for (int k = column; k < kSize; ++k) sum += y[k] * x[k * kPairStride];
+      products[at] = sum;
+    }
+    __syncthreads();
+    for (int at = static_cast<int>(threadIdx.x); at < kCount; at += kThreads) {
+      const int first = at / (kSize * kSize) * 2 * kSize;
+      const int row = at / kSize % kSize;
+      const int column = at % kSize;
+      const A* z = pairs_ + (first + kSize + row) * kPairStride + first + kSize;
+      const A* product = products + at / (kSize * kSize) * kSize * kSize + column;
+      A sum = 0;
+      for (int k = 0; k <= row; ++k) sum += z[k] * product[k * kSize];
+      pairs_[(first + kSize + row) * kPairStride + first + column] = -sum;
+    }
+    __syncthreads();
+  }
+
+  // W = (I + A)^-1 (beta K+), U = (I + A)^-1 (beta v).
+  __device__ void solve() {
+    constexpr int kStride = row_stride<T>(W);
+    constexpr int kInverseStride = row_stride<T>(kRows);
+    SharedSpace space = space_;
+    T* inverse = space.template take<T>(kRows * kInverseStride);
+    T* solved = out_.solved == nullptr ? nullptr : out_.solved + at_.by_head(in_.places, kRows);
+    for (int at = static_cast<int>(threadIdx.x); at < kRows * kRows; at += kThreads) {
+      const int row = at / kRows;
+      const int column = at % kRows;
+      const A value = column <= row ? pairs_[row * kPairStride + column] : A{0};
+      inverse[row * kInverseStride + column] = narrow_to<T>(value);
+      if (solved != nullptr && row < at_.chunk.rows) solved[at] = narrow_to<T>(value);
+    }
+    const T* v = rows_of(2);
+    for (int at = static_cast<int>(threadIdx.x); at < kRows * W; at += kThreads) {
+      const int row = at / W;
+      const int column = at % W;
+      const int place = row * kStride + column;
+      const A factor = beta_[row] * exp_of<T>(decay_.from_start(row, column));
+      k_[place] = narrow_to<T>(widen(k_[place]) * factor);
+      const A value = row < at_.chunk.rows ? widen(v[at]) : A{0};
+      q_[place] = narrow_to<T>(beta_[row] * value);
+    }
+    __syncthreads();
+    write_product(inverse, k_, out_.w);
+    write_product(inverse, q_, out_.u);
+  }
+
+  __device__ void write_product(const T* inverse, const T* rows, T* result) {
+    BlockSums<T, kRows, W> sums;
+    sums.template add_product<kPlain, kPlain>(kRows, {inverse, row_stride<T>(kRows)},
+                                              {rows, row_stride<T>(W)});
+    T* to = result + at_.by_head(in_.places, W);
+    sums.for_each_pair([&](int row, int column, A& one, A& two) {
+      A values[2] = {one, two};
+      if (row < at_.chunk.rows) store<2>(to + row * W + column, values);
+    });
+  }
+
+  const KdaInput<T>& in_;
+  const KdaFactors<T>& out_;
+  ChunkPlace at_;
+  SharedSpace space_;
+  BlockDecay<T, W> decay_;
+  T* k_;
+  T* q_;
+  A* beta_;
+  A* pairs_;  // B, then A, then the inverse [C, C]
+};
+
+template <typename T, int W>
+__global__ void __launch_bounds__(kThreads, std::is_same_v<T, Bf16> ? 2 : 1)
+    prepare_kernel(const __grid_constant__ KdaInput<T> in,
+                   const __grid_constant__ KdaFactors<T> out) {
+  Preparation<T, W>(in, out).run();
+}
+
+}  // namespace
+
+template <typename T>
+void kda_prepare(const KdaInput<T>& in, const KdaFactors<T>& factors, Stream stream) {
+  for_row_width(in.places.width, [&]<int W>() {
+    launch_shared("KDA chunks", prepare_kernel<T, W>, in.places.num_chunks * in.places.heads,
+                  Preparation<T, W>::kSharedBytes, stream, in, factors);
+  });
+}
+
+#define LONGSPAN_INSTANTIATE(T) \
+  template void kda_prepare(const KdaInput<T>&, const KdaFactors<T>&, Stream);
+LONGSPAN_INSTANTIATE(Bf16)
+LONGSPAN_INSTANTIATE(float)
+LONGSPAN_INSTANTIATE(double)
+#undef LONGSPAN_INSTANTIATE
+
+}  // namespace longspan::cuda

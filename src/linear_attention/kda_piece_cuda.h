@@ -1,0 +1,14 @@
+// Private to linear_attention/: pieces on a GPU, on the kernels of kernels/cuda. In builds without
+// CUDA it is not called, nor defined.
+//
+// Each step of the chunked form is one launch for all chunks, heads and stretches. Work is queued
+// on the calling thread's stream; nothing waits.
+#pragma once
+
+#include "linear_attention/kda_piece.h"
+
+namespace longspan {
+
+std::unique_ptr<KdaPiece> make_cuda_kda_piece(KdaPiece::Setup setup);
+
+}  // namespace longspan

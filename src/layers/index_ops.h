@@ -8,7 +8,8 @@
 //   at::Tensor r_TD = add_slots(access, untrained_project(access, x, ids.gate), ids.slots,
 //   positions);
 //
-// Rows may be none. CPU only (UserError). Thread contract: one rank, on its thread.
+// Rows may be none. On a GPU in bfloat16 each result is rounded once, sums are float32.
+// Thread contract: one rank, on its thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>

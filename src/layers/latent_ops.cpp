@@ -1,10 +1,10 @@
 #include "layers/latent_ops.h"
 
+#include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <c10/core/GradMode.h>
 
 #include "base/check.h"
-#include "layers/cpu_only.h"
 #include "layers/layer_node.h"
 
 namespace longspan {
@@ -26,11 +26,19 @@ at::Tensor by_head(const at::Tensor& x_THA, const at::Tensor& matrix_HAB) {
   return at::bmm(x_THA.transpose(0, 1), matrix_HAB).transpose(0, 1).contiguous();
 }
 
+// gradient [H, A, B] += a [H, A, T] b [H, T, B], summed in the gradient's type.
+void add_by_head(at::Tensor gradient_HAB, const at::Tensor& a_HAT, const at::Tensor& b_HTB) {
+  if (gradient_HAB.scalar_type() == a_HAT.scalar_type()) {
+    gradient_HAB.baddbmm_(a_HAT, b_HTB);
+  } else {
+    at::baddbmm_out(gradient_HAB, gradient_HAB, a_HAT, b_HTB, gradient_HAB.scalar_type());
+  }
+}
+
 }  // namespace
 
 at::Tensor absorb_queries(const ParameterAccess& access, const at::Tensor& q_THK,
                           ParameterId kv_b) {
-  require_cpu(q_THK, "absorbed queries");
   const int64_t heads = q_THK.size(1);
   const int64_t width = q_THK.size(2);
   at::Tensor absorbed;
@@ -40,8 +48,8 @@ at::Tensor absorb_queries(const ParameterAccess& access, const at::Tensor& q_THK
   }
   connect({absorbed}, {q_THK}, {q_THK}, [=](const Tensors& dy, const Tensors& saved) {
     const at::Tensor rows = head_rows(access.weights->weight(kv_b), heads, 0, width);
-    head_rows(access.gradients->gradient(kv_b), heads, 0, width)
-        .baddbmm_(saved[0].permute({1, 2, 0}), dy[0].transpose(0, 1));
+    add_by_head(head_rows(access.gradients->gradient(kv_b), heads, 0, width),
+                saved[0].permute({1, 2, 0}), dy[0].transpose(0, 1));
     return Tensors{by_head(dy[0], rows.transpose(1, 2))};
   });
   return absorbed;
@@ -49,7 +57,6 @@ at::Tensor absorb_queries(const ParameterAccess& access, const at::Tensor& q_THK
 
 at::Tensor expand_values(const ParameterAccess& access, const at::Tensor& o_THR, ParameterId kv_b,
                          int64_t value_width) {
-  require_cpu(o_THR, "values of latents");
   const int64_t heads = o_THR.size(1);
   const int64_t first = access.weights->weight(kv_b).size(0) / heads - value_width;
   at::Tensor values;
@@ -60,8 +67,8 @@ at::Tensor expand_values(const ParameterAccess& access, const at::Tensor& o_THR,
   }
   connect({values}, {o_THR}, {o_THR}, [=](const Tensors& dy, const Tensors& saved) {
     const at::Tensor rows = head_rows(access.weights->weight(kv_b), heads, first, value_width);
-    head_rows(access.gradients->gradient(kv_b), heads, first, value_width)
-        .baddbmm_(dy[0].permute({1, 2, 0}), saved[0].transpose(0, 1));
+    add_by_head(head_rows(access.gradients->gradient(kv_b), heads, first, value_width),
+                dy[0].permute({1, 2, 0}), saved[0].transpose(0, 1));
     return Tensors{by_head(dy[0], rows)};
   });
   return values;

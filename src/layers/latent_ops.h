@@ -9,7 +9,7 @@
 //
 // The parameter is [H * (K + V), R]: for each head K rows U_h, then V rows V_h.
 // Legend: T tokens, H heads, K and V head widths of keys and values, R latent width. Rows may be
-// none. Kept for backward: the input. CPU only (UserError).
+// none. Kept for backward: the input. Weight gradients add up in the accumulation type.
 // Thread contract: one rank, on its thread; the access must outlive the graph.
 #pragma once
 

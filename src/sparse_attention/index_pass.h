@@ -2,8 +2,8 @@
 //
 // Index queries travel out with their head weights, pool keys with the key ranges that hold their
 // last tokens; back come lists of the best pools, which merge exactly in any order
-// (kernels/cpu/index_scoring.h). Rounds, groups and relays are those of the plan
-// (planner/attention_plan.h), as in core attention.
+// (pool_ranking.h). Rounds, groups and relays are those of the plan (planner/attention_plan.h), as
+// in core attention. All stays on the device where the queries lie.
 //
 //   IndexPass pass(shape, plan, axis, layout, comm, {.tag = tag, .op = "index, layer 3, chunk 1"});
 //   at::Tensor pools_TB = pass.run(q_TJD, weights_TJ, pool_keys);
@@ -25,6 +25,7 @@
 #include "kernels/sparse_attention_shape.h"
 #include "planner/attention_plan.h"
 #include "sparse_attention/pool_axis.h"
+#include "sparse_attention/pool_ranking.h"
 
 namespace longspan {
 
@@ -44,18 +45,13 @@ class IndexPass {
   at::Tensor run(const at::Tensor& q_TJD, const at::Tensor& weights_TJ, const RowStore& pool_keys);
 
  private:
-  template <typename Real>
-  struct Workers;
-
   std::vector<Round> pool_rounds() const;
-  void add_lists(const std::vector<Range>& rows, at::ScalarType type);
-  template <typename Real>
+  void add_lists(const std::vector<Range>& rows, const at::TensorOptions& options);
   void exchange_and_score(const at::Tensor& q_TJD, const at::Tensor& weights_TJ);
-  template <typename Real>
-  void score(const AttentionTask& task, Workers<Real>& workers);
-  template <typename Real>
-  void finish_back(const Range& line, const std::vector<at::Tensor>& lists);
-  void forget(const Transfer& moved);
+  void score(const AttentionTask& task, PoolRanking& ranking) const;
+  void finish_back(const Range& line, const std::vector<at::Tensor>& lists,
+                   PoolRanking& ranking) const;
+  void forget(const Transfer& moved) const;
 
   const IndexShape shape_;
   const AttentionPlan& plan_;
@@ -67,9 +63,5 @@ class IndexPass {
   RowStore pools_;    // {keys}, by pool
   RowStore lists_;    // {scores, pools}, by line
 };
-
-// Of each query of the piece that need not choose all visible pools, then -1.
-at::Tensor all_visible_pools(const IndexShape& shape, const TokenLayout& layout, const Range& piece,
-                             int64_t width);
 
 }  // namespace longspan

@@ -5,6 +5,8 @@
 #include <array>
 
 #include "base/check.h"
+#include "device/device.h"
+#include "sparse_attention/gpu_sparse_attention.h"
 
 namespace longspan {
 namespace {
@@ -20,6 +22,27 @@ std::vector<Range> own_lines(const TokenLayout& layout, int chunk, int rank) {
   return normalize(layout.pieces_before(chunk + 1, rank));
 }
 
+// By pool of the axis in `pools`: whether a query of the piece selected it. Host memory.
+at::Tensor selected_flags(const TokenLayout& layout, const PoolAxis& axis, const Range& piece,
+                          const at::Tensor& pools_TB, const Range& pools) {
+  if constexpr (kBuiltWithCuda) {
+    if (pools_TB.is_cuda()) return gpu_selected_flags(layout, axis, piece, pools_TB, pools);
+  }
+  const at::Tensor flags = at::zeros({pools.size()}, at::kByte);
+  uint8_t* selected = flags.mutable_data_ptr<uint8_t>();
+  const int32_t* rows = pools_TB.const_data_ptr<int32_t>();
+  const int64_t width = pools_TB.size(1);
+  for (const DocumentPart& part : layout.document_parts(piece)) {
+    const int64_t first_pool = axis.first_pool(part.document) - pools.begin;
+    for (int64_t row = part.line.begin - piece.begin; row < part.line.end - piece.begin; ++row) {
+      for (int64_t idx = row * width; idx < (row + 1) * width && rows[idx] >= 0; ++idx) {
+        selected[first_pool + rows[idx]] = 1;
+      }
+    }
+  }
+  return flags;
+}
+
 }  // namespace
 
 LatentExchange::LatentExchange(const TokenLayout& layout, const PoolAxis& axis, int chunk,
@@ -28,6 +51,9 @@ LatentExchange::LatentExchange(const TokenLayout& layout, const PoolAxis& axis, 
       axis_(axis),
       chunk_(chunk),
       field_(std::move(field)),
+      sum_field_{
+          field_.row_shape,
+          field_.options.dtype(accumulate_type(at::typeMetaToScalarType(field_.options.dtype())))},
       comm_(comm),
       tag_(tag),
       op_(std::move(op)) {}
@@ -42,18 +68,15 @@ std::vector<Range> LatentExchange::gathered_lines(int rank) const {
 
 std::vector<Range> LatentExchange::selected_lines(const at::Tensor& pools_TB) const {
   const Range piece = layout_.piece(chunk_, comm_.rank());
-  const int32_t* pools = pools_TB.const_data_ptr<int32_t>();
-  const int64_t width = pools_TB.size(1);
+  if (piece.empty()) return {};
+  const Range pools{axis_.first_pool(layout_.document_at(piece.begin)), axis_.pools(piece).end};
+  const at::Tensor flags = selected_flags(layout_, axis_, piece, pools_TB, pools);
+  const uint8_t* selected = flags.const_data_ptr<uint8_t>();
   std::vector<Range> lines;
   for (const DocumentPart& part : layout_.document_parts(piece)) {
-    std::vector<char> selected(static_cast<size_t>(part.positions.end / axis_.pool_tokens()));
-    for (int64_t row = part.line.begin - piece.begin; row < part.line.end - piece.begin; ++row) {
-      for (int64_t idx = row * width; idx < (row + 1) * width && pools[idx] >= 0; ++idx) {
-        selected[static_cast<size_t>(pools[idx])] = 1;
-      }
-    }
-    for (int64_t pool = 0; pool < std::ssize(selected); ++pool) {
-      if (!selected[static_cast<size_t>(pool)]) continue;
+    const int64_t first_pool = axis_.first_pool(part.document);
+    for (int64_t pool = 0; pool < part.positions.end / axis_.pool_tokens(); ++pool) {
+      if (selected[first_pool + pool - pools.begin] == 0) continue;
       lines.push_back(axis_.rows(part.document, {pool, pool + 1}));
     }
     // Tails of the first queries.
@@ -129,8 +152,8 @@ RowStore LatentExchange::receive(LatentTravel travel, const at::Tensor& pools_TB
 RowStore LatentExchange::zero_gradients(const RowStore& own_sums) const {
   RowStore sums = own_sums;
   std::vector<int64_t> sizes = {total_size(received_)};
-  sizes.insert(sizes.end(), field_.row_shape.begin(), field_.row_shape.end());
-  const at::Tensor zeros = at::zeros(sizes, field_.options);
+  sizes.insert(sizes.end(), sum_field_.row_shape.begin(), sum_field_.row_shape.end());
+  const at::Tensor zeros = at::zeros(sizes, sum_field_.options);
   int64_t first_row = 0;
   for (const Range& line : received_) {
     sums.add(line, {zeros.narrow(0, first_row, line.size())});
@@ -141,7 +164,7 @@ RowStore LatentExchange::zero_gradients(const RowStore& own_sums) const {
 
 void LatentExchange::give_back(const RowStore& sums, const RowStore& own_sums) const {
   RowAccumulator own(own_sums);
-  lines_->give_back(sums, {field_}, own, comm_, tag_ + 2, op_ + ", gradients");
+  lines_->give_back(sums, {sum_field_}, own, comm_, tag_ + 2, op_ + ", gradients");
 }
 
 }  // namespace longspan

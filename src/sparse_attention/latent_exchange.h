@@ -11,6 +11,8 @@
 //   exchange.give_back(sums, own_sums);
 //
 // What others give for a row is added in the order of ranks, after what the owner itself gave.
+// On a GPU the flags of the selected pools are read back where rows might be fetched: the host says
+// what travels.
 // Contract: all but zero_gradients is collective; uses tags [tag, tag + kTagsPerLatentExchange).
 // Thread contract: one rank's thread.
 #pragma once
@@ -32,7 +34,7 @@ inline constexpr int64_t kTagsPerLatentExchange = 8;
 
 class LatentExchange {
  public:
-  // `field`: a row of latents, and of sums of its gradients.
+  // `field`: a row of latents; sums of its gradients have its accumulation type.
   LatentExchange(const TokenLayout& layout, const PoolAxis& axis, int chunk, LineField field,
                  Communicator& comm, int64_t tag, std::string op);
 
@@ -56,6 +58,7 @@ class LatentExchange {
   const PoolAxis& axis_;
   const int chunk_;
   const LineField field_;
+  const LineField sum_field_;
   Communicator& comm_;
   const int64_t tag_;
   const std::string op_;

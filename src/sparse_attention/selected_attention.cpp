@@ -8,10 +8,11 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "device/device.h"
 #include "kernels/cpu/sparse_attention.h"
-#include "layers/cpu_only.h"
 #include "layers/parallel_ranges.h"
 #include "layers/real_types.h"
+#include "sparse_attention/gpu_sparse_attention.h"
 
 namespace longspan {
 namespace {
@@ -45,7 +46,6 @@ std::vector<LatentRows<Real>> rows_of(const RowStore& store, const TokenLayout& 
 
 void check_inputs(const SparseAttentionShape& shape, const Range& piece, const at::Tensor& q_THR,
                   const at::Tensor& pools_TB) {
-  require_cpu(q_THR, "sparse attention");
   LONGSPAN_CHECK(q_THR.is_contiguous() && q_THR.dim() == 3 && q_THR.size(0) == piece.size() &&
                      q_THR.size(1) == shape.heads && q_THR.size(2) == shape.width,
                  "queries ", q_THR.toString(), " ", q_THR.sizes(), " of ", piece.size(),
@@ -139,6 +139,11 @@ SelectedOutput selected_attention(const SparseAttentionShape& shape, const Token
                                   const at::Tensor& pools_TB, const RowStore& latents) {
   const c10::NoGradGuard no_grad;
   check_inputs(shape, piece, q_THR, pools_TB);
+  if constexpr (kBuiltWithCuda) {
+    if (q_THR.is_cuda()) {
+      return gpu_selected_attention(shape, layout, piece, q_THR, pools_TB, latents);
+    }
+  }
   SelectedOutput output{at::empty_like(q_THR),
                         at::empty({piece.size(), shape.heads}, q_THR.options())};
   for_real_type(q_THR.scalar_type(), [&]<typename Real>() {
@@ -166,6 +171,11 @@ at::Tensor selected_attention_backward(const SparseAttentionShape& shape, const 
   for (const at::Tensor& tensor : {inputs.o_THR, inputs.d_o_THR}) {
     LONGSPAN_CHECK(tensor.is_contiguous() && tensor.sizes() == inputs.q_THR.sizes(), "o or dO ",
                    tensor.toString(), " ", tensor.sizes());
+  }
+  if constexpr (kBuiltWithCuda) {
+    if (inputs.q_THR.is_cuda()) {
+      return gpu_selected_attention_backward(shape, layout, piece, inputs, latents, sums);
+    }
   }
   at::Tensor d_q = at::empty_like(inputs.q_THR);
   for_real_type(d_q.scalar_type(), [&]<typename Real>() {

@@ -7,8 +7,11 @@
 // whole documents or selected rows alike; `sums` are added to, in the accumulation type. Rows of a
 // source are contiguous. Pools of a query: of its document, ascending, then -1.
 // Backward goes over blocks of queries whose weights take at most kWeightBytes. Bits depend neither
-// on the number of threads nor on how sources hold the rows. CPU only (UserError), float32 and
-// float64. Thread contract: the rank's thread and its torch threads.
+// on the number of threads nor on how sources hold the rows. On a GPU forward and backward gather
+// the rows of a block of queries, at most kGatheredBytes with all that belongs to them, and their
+// products are a library's: the same call gives the same bits, but which queries share a block may
+// matter. LSE in the accumulation type.
+// Thread contract: the rank's thread and its torch threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,6 +23,7 @@
 namespace longspan {
 
 inline constexpr int64_t kWeightBytes = int64_t{64} << 20;
+inline constexpr int64_t kGatheredBytes = int64_t{512} << 20;
 
 struct SelectedOutput {
   at::Tensor o_THR;

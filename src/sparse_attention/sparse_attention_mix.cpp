@@ -6,10 +6,11 @@
 #include <c10/core/GradMode.h>
 
 #include "base/check.h"
+#include "device/device.h"
 #include "kernels/cpu/pooled_keys.h"
-#include "layers/cpu_only.h"
 #include "layers/parallel_ranges.h"
 #include "layers/real_types.h"
+#include "sparse_attention/gpu_sparse_attention.h"
 #include "sparse_attention/index_pass.h"
 #include "sparse_attention/selected_attention.h"
 
@@ -22,6 +23,20 @@ static_assert(kIndexTag + kTagsPerIndexPass <= kTagsPerMix);
 static_assert(kLatentTag + kTagsPerLatentExchange <= kIndexTag);
 
 constexpr int64_t kPoolGrain = 64;
+
+// Index keys of pools [pools, D] of the keys and gates of their tokens.
+void pool_rows(const at::Tensor& keys, const at::Tensor& gates, int64_t pool_tokens,
+               const at::Tensor& pooled) {
+  if constexpr (kBuiltWithCuda) {
+    if (keys.is_cuda()) return gpu_pool_keys(keys, gates, pool_tokens, pooled);
+  }
+  for_real_type(keys.scalar_type(), [&]<typename Real>() {
+    parallel_ranges({0, pooled.size(0)}, kPoolGrain, [&](Range some) {
+      pool_keys(keys.const_data_ptr<Real>(), gates.const_data_ptr<Real>(), some, pool_tokens,
+                pooled.size(1), pooled.mutable_data_ptr<Real>());
+    });
+  });
+}
 
 RowStore latents_of(const std::vector<const MixContext*>& contexts) {
   RowStore rows;
@@ -48,10 +63,10 @@ struct SparseAttentionMix::Inputs {
     LONGSPAN_CHECK(inputs.size() == rows.size(), call.op, ": ", inputs.size(), " inputs, expected ",
                    rows.size());
     for (size_t idx = 0; idx < rows.size(); ++idx) {
-      require_cpu(inputs[idx], "sparse attention");
       LONGSPAN_CHECK(inputs[idx].size(0) == call.piece().size() &&
                          inputs[idx].sizes().slice(1) == at::IntArrayRef(rows[idx]) &&
-                         inputs[idx].scalar_type() == inputs[0].scalar_type(),
+                         inputs[idx].scalar_type() == inputs[0].scalar_type() &&
+                         inputs[idx].device() == inputs[0].device(),
                      call.op, ": input ", idx, " is ", inputs[idx].toString(), " ",
                      inputs[idx].sizes(), " for ", call.piece().size(), " tokens");
     }
@@ -134,14 +149,8 @@ void SparseAttentionMix::add_index(const MixCall& call, const PoolAxis& axis, co
     if (pools.empty()) continue;
     const std::vector<at::Tensor> tokens =
         rows.rows(axis.rows(part.document, shift(pools, -axis.first_pool(part.document))));
-    for_real_type(keys.scalar_type(), [&]<typename Real>() {
-      Real* pooled =
-          keys.mutable_data_ptr<Real>() + (pools.begin - own_pools.begin) * options_.index.width;
-      parallel_ranges({0, pools.size()}, kPoolGrain, [&](Range some) {
-        pool_keys(tokens[0].const_data_ptr<Real>(), tokens[1].const_data_ptr<Real>(), some,
-                  axis.pool_tokens(), options_.index.width, pooled);
-      });
-    });
+    pool_rows(tokens[0], tokens[1], axis.pool_tokens(),
+              keys.narrow(0, pools.begin - own_pools.begin, pools.size()));
   }
   context->index_rows.add(own_pools, {keys});
   const Range left = own_unfinished(call, axis, call.chunk);
@@ -154,7 +163,8 @@ at::Tensor SparseAttentionMix::select(const MixCall& call, const PoolAxis& axis,
                                       const MixContext& own) const {
   const TokenLayout& layout = *call.layout;
   if (!must_choose(layout, layout.chunk(call.chunk))) {
-    return all_visible_pools(options_.index, layout, call.piece(), list_width(layout, call.chunk));
+    return selected_pools(options_.index, layout, call.piece(), /*lists_TB=*/{},
+                          list_width(layout, call.chunk), inputs.q_THR.device());
   }
   RowStore pool_keys;
   for (const MixContext* context : earlier) pool_keys.add(context->index_rows);
@@ -230,7 +240,10 @@ MixContextGradient SparseAttentionMix::zero_gradient(const MixCall& call, const 
   MixContextGradient gradient;
   const std::vector<Range> lines = context.rows.lines();
   at::TensorOptions options;
-  if (!lines.empty()) options = context.rows.tensors(0)[0].options();
+  if (!lines.empty()) {
+    const at::Tensor& rows = context.rows.tensors(0)[0];
+    options = rows.options().dtype(accumulate_type(rows.scalar_type()));
+  }
   gradient.rows = std::make_unique<RowAccumulator>(
       lines, std::vector<std::vector<int64_t>>{{options_.attention.width}}, options);
   if (carried == nullptr || !carried->rows) return gradient;
@@ -269,9 +282,10 @@ std::vector<at::Tensor> SparseAttentionMix::backward(const MixCall& call,
       {inputs.q_THR, pools, given.output[0], given.output[1], given.output_gradient.contiguous()},
       latents, sums);
   exchange.give_back(sums, own_sums);
-  const at::Tensor d_c = call.piece().empty()
-                             ? at::zeros({0, options_.attention.width}, inputs.c_TR.options())
-                             : given.gradients.back()->rows->rows(call.piece())[0];
+  const at::Tensor d_c =
+      call.piece().empty()
+          ? at::zeros({0, options_.attention.width}, inputs.c_TR.options())
+          : given.gradients.back()->rows->rows(call.piece())[0].to(inputs.c_TR.scalar_type());
   return {d_q, d_c, {}, {}, {}, {}};
 }
 

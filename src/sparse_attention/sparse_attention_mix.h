@@ -17,7 +17,8 @@
 // is given choices repeats them; it builds no index, so its context has none.
 // Context: rows {latents}, index rows {pool keys} by place on the pool axis, tensors {keys, gates}
 // of the pool that the chunk leaves unfinished, as far as its rows are in the own piece.
-// Contract and threads: as SequenceMix. CPU only (UserError), float32 and float64.
+// Sums of gradients have the accumulation type, and so has the LSE.
+// Contract and threads: as SequenceMix. CPU (float32, float64) or GPU (bfloat16 as well).
 #pragma once
 
 #include "kernels/sparse_attention_shape.h"

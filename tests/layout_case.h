@@ -9,6 +9,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
 #include <c10/util/BFloat16.h>
 
 #include <map>
@@ -186,27 +187,60 @@ inline std::vector<PlannedMicroBatch> make_batches(const Case& c, const ModelSpe
 struct Outcome {
   double loss = 0;
   std::map<std::string, at::Tensor> gradients;
+  StepChoices choices;  // of cases with one micro-batch
 };
 
 struct RunOn {
   at::ScalarType type = at::kDouble;
   at::Device device = at::kCPU;
-  bool rounded_weights = false;  // every weight rounded to bfloat16, whatever the type of the run
+  // Weights rounded as those of a run in bfloat16 are, whatever the type of this run.
+  bool rounded_weights = false;
+  const StepChoices* given = nullptr;  // cases with one micro-batch
 };
 
-inline void round_to_bfloat16(ParameterStore& store, Communicator& comm) {
+inline void round_to_bfloat16(const ParameterTable& table, ParameterStore& store,
+                              Communicator& comm) {
   for (int64_t unit = 0; unit < store.layout().num_units(); ++unit) {
-    std::visit(
-        [](auto values) {
-          for (auto& value : values) {
-            value = static_cast<std::decay_t<decltype(value)>>(
-                static_cast<float>(at::BFloat16(static_cast<float>(value))));
-          }
-        },
-        store.shard(unit));
+    const Range shard = store.layout().shard(unit, store.rank());
+    for (const FlatSlice& slice : store.layout().slices(unit, shard)) {
+      if (table.parameters()[static_cast<size_t>(slice.parameter)].keep_float32) continue;
+      const int64_t begin = slice.flat_begin - shard.begin;
+      std::visit(
+          [](auto values) {
+            for (auto& value : values) {
+              value = static_cast<std::decay_t<decltype(value)>>(
+                  static_cast<float>(at::BFloat16(static_cast<float>(value))));
+            }
+          },
+          sub_span(store.shard(unit), {begin, begin + slice.elements.size()}));
+    }
   }
   store.refresh_weights("rounded weights");
   comm.barrier("rounded weights");
+}
+
+// What this rank chose, into the tensors of the whole line; ranks have rows of their own.
+inline void add_choices(const std::vector<StepTotals::Choices>& made,
+                        std::map<int, at::Tensor>& by_layer) {
+  for (const StepTotals::Choices& part : made) {
+    by_layer.at(part.layer)
+        .narrow(0, part.line.begin, part.line.size())
+        .narrow(1, 0, part.ids.size(1))
+        .copy_(part.ids);
+  }
+}
+
+inline StepChoices no_choices(const ModelSpec& spec, int64_t tokens) {
+  StepChoices choices;
+  for (int layer = 0; layer < spec.num_layers; ++layer) {
+    const LayerKind kind = spec.layer_kind(layer);
+    const auto none = [&](int64_t width) { return at::full({tokens, width}, -1, at::kInt); };
+    if (kind.mix == MixKind::kSparseAttention) {
+      choices.pools[layer] = none(spec.index.selected_pools());
+    }
+    if (kind.has_experts) choices.experts[layer] = none(spec.experts.top_k);
+  }
+  return choices;
 }
 
 inline double selection_bias(Skew skew, int64_t expert, int64_t experts) {
@@ -265,6 +299,8 @@ inline Outcome run_case(const Case& c, const RunOn& on = {}) {
   }
   verify_schedules(options, micro_batches, schedules);
   Outcome outcome;
+  const bool keep_choices = c.hybrid() && c.micro_batches == 1;
+  if (keep_choices) outcome.choices = no_choices(spec, batches[0].data.size());
   const RunRanksOptions ranks{.stall_timeout_s = 60, .device_memory = device_memory(on.device)};
   run_ranks(c.ranks, ranks, [&](Communicator& comm) {
     const DeviceThread thread(on.device);
@@ -277,11 +313,17 @@ inline Outcome run_case(const Case& c, const RunOn& on = {}) {
                                                  .bfloat16 = on.type == at::kBFloat16,
                                                  .device = on.device});
     fill_case(c, spec, model->parameters(), store, comm);
-    if (on.rounded_weights) round_to_bfloat16(store, comm);
+    if (on.rounded_weights) round_to_bfloat16(model->parameters(), store, comm);
     Executor executor(*model, store, comm);
     const StepTotals totals = executor.run(schedules[static_cast<size_t>(comm.rank())], batches,
                                            {.loss_scale = weight_sum > 0 ? 1 / weight_sum : 1,
-                                            .max_expert_pairs_per_chunk = c.expert_pairs});
+                                            .max_expert_pairs_per_chunk = c.expert_pairs,
+                                            .given_choices = on.given,
+                                            .keep_choices = keep_choices});
+    if (keep_choices) {
+      add_choices(totals.pools, outcome.choices.pools);
+      add_choices(totals.experts, outcome.choices.experts);
+    }
     std::vector<double> loss = {totals.weighted_loss_sum};
     comm.all_reduce_sum(loss, "loss");
     for (const Parameter& parameter : store.parameters()) {
@@ -289,6 +331,10 @@ inline Outcome run_case(const Case& c, const RunOn& on = {}) {
       if (comm.rank() == 0) outcome.gradients[parameter.name] = gradient;
     }
     if (comm.rank() == 0) outcome.loss = loss[0];
+  });
+  // Where nothing had to be chosen, nothing is given either.
+  std::erase_if(outcome.choices.pools, [](const auto& of_layer) {
+    return of_layer.second.max().template item<int32_t>() < 0;
   });
   return outcome;
 }

@@ -2,8 +2,8 @@
 // on CPU in float64; bits repeat; and fifty steps follow the CPU's curve.
 #include <cmath>
 
+#include "case_errors.h"
 #include "gpu_test.h"
-#include "layout_case.h"
 
 namespace longspan {
 namespace {
@@ -41,33 +41,6 @@ Case random_case(uint64_t seed, int ranks) {
     c.shard_group = kGroups[random.below(3)];
   }
   return c;
-}
-
-Case whole(const Case& c) {
-  Case one = c;
-  one.ranks = one.chunks = one.band = one.shard_group = 1;
-  one.dedicated = 0;
-  one.stored_mode = StoredMode::kKeep;
-  one.plans = Plans::kPlanner;
-  return one;
-}
-
-double norm_of(const at::Tensor& tensor) {
-  return tensor.to(at::kDouble).norm().item<double>();
-}
-
-double whole_norm(const Outcome& outcome) {
-  double squares = 0;
-  for (const auto& [name, gradient] : outcome.gradients) squares += std::pow(norm_of(gradient), 2);
-  return std::sqrt(squares);
-}
-
-// Relative to the gradient, or to 1e-4 of all gradients where it vanishes in exact arithmetic.
-double gradient_error(const Outcome& found, const Outcome& expected, const std::string& name) {
-  const at::Tensor reference = expected.gradients.at(name).to(at::kDouble);
-  const at::Tensor value = found.gradients.at(name).to(at::kDouble);
-  const double floor = std::max(1e-4 * whole_norm(expected), 1e-300);
-  return norm_of(value - reference) / std::max(norm_of(reference), floor);
 }
 
 void expect_equals_cpu(at::ScalarType type, double tolerance) {

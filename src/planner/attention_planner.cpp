@@ -76,7 +76,7 @@ class Planner {
   }
 
   Candidate balanced(const PassSwitches& passes, double epsilon) {
-    Candidate candidate{home_, {}, {}};
+    Candidate candidate{home_.to_work_on(), {}, {}};
     TileDraft& draft = candidate.draft;
     if (passes.bands) {
       timed("bands", [&] { candidate.changed.bands = place_in_bands(&draft); });

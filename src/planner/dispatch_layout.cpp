@@ -23,12 +23,15 @@ class RowFinder {
 
   // The row of the first position.
   int64_t row(const Range& line) {
-    if (at_ < ranges_.size() && !ranges_[at_].contains(line)) ++at_;
-    if (at_ >= ranges_.size() || !ranges_[at_].contains(line)) look_up(line);
+    if (!holds(at_, line) && !holds(++at_, line)) look_up(line);
     return first_row_[at_] + line.begin - ranges_[at_].begin;
   }
 
  private:
+  bool holds(size_t idx, const Range& line) const {
+    return idx < ranges_.size() && ranges_[idx].contains(line);
+  }
+
   void look_up(const Range& line) {
     const auto after = std::upper_bound(
         ranges_.begin(), ranges_.end(), line.begin,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "planner/block_search.h"
 #include "planner/plan_prediction.h"
 
 namespace longspan {
@@ -11,13 +12,19 @@ namespace {
 
 // Costs of cut tiles add up to a little more than the whole: a few rounds settle that.
 constexpr int kMaxRounds = 4;
-// A search looks this many blocks around its first guess, then it halves what is left.
-constexpr int64_t kGuessSteps = 8;
 // A row of tiles that moves must lower the busier server's time by this share, so that none moves
 // back and forth.
 constexpr double kLeastGain = 1e-6;
 // And the server must be this far above the level: single rows cost many bytes for their work.
 constexpr double kLeastSurplus = 0.015;
+
+// The query at which [queries.begin, border) see about this share of the tile's pairs.
+int64_t border_at_share(const Tile& tile, double share) {
+  const double begin = static_cast<double>(tile.queries.begin - tile.keys.begin);
+  const double end = static_cast<double>(tile.queries.end - tile.keys.begin);
+  const double part = std::clamp(share, 0.0, 1.0) * (end * end - begin * begin);
+  return static_cast<int64_t>(std::sqrt(std::max(0.0, begin * begin + part))) + tile.keys.begin;
+}
 
 // Work that a server can give: a stretch of one tile.
 struct Supply {
@@ -30,7 +37,12 @@ struct Offer {
   int server = 0;
   double bytes_per_s = 0;  // that giving its work away takes
   size_t tile = 0;
-  auto operator<=>(const Offer&) const = default;
+
+  bool operator<(const Offer& other) const {
+    if (server != other.server) return server < other.server;
+    if (bytes_per_s != other.bytes_per_s) return bytes_per_s < other.bytes_per_s;
+    return tile < other.tile;
+  }
 };
 
 // The supplies of one document, [begin, end) of the list, in the order of its queries.
@@ -98,16 +110,16 @@ class Balancer {
   void collect_supplies() {
     supplies_.clear();
     offers_.clear();
-    is_giver_.assign(ranks_, false);
+    surplus_s_.assign(ranks_, 0.0);
     for (int rank = 0; rank < draft_.num_ranks(); ++rank) {
-      is_giver_[static_cast<size_t>(rank)] = gives(rank);
+      if (gives(rank)) surplus_s_[static_cast<size_t>(rank)] = -deficit_s(rank);
     }
     for (size_t idx = 0; idx < draft_.tiles().size(); ++idx) {
       const Tile& tile = draft_.tile(idx);
       if (tile.server == kUnplaced) {
         supplies_.push_back({idx, tile.cost_s});
-      } else if (is_giver_[static_cast<size_t>(tile.server)]) {
-        const double amount_s = std::min(-deficit_s(tile.server), tile.cost_s);
+      } else if (surplus_s_[static_cast<size_t>(tile.server)] > 0) {
+        const double amount_s = std::min(surplus_s_[static_cast<size_t>(tile.server)], tile.cost_s);
         offers_.push_back({tile.server, bytes_to_give(tile, amount_s) / amount_s, idx});
       }
     }
@@ -123,7 +135,7 @@ class Balancer {
   // Fewest bytes for the work first: that is long documents for much work and short ones for
   // little. A tile whose smallest stretch is far more than what is left stays.
   void accept(std::span<const Offer> offers) {
-    double surplus = -deficit_s(offers.front().server);
+    double surplus = surplus_s_[static_cast<size_t>(offers.front().server)];
     for (const Offer& offer : offers) {
       if (surplus <= 0) return;
       const Tile& tile = draft_.tile(offer.tile);
@@ -272,8 +284,10 @@ class Balancer {
 
   // Ranks to ask first: those with a piece of the document, those that took some of it before,
   // then the rest of the first ones' nodes.
-  std::vector<int> preferred_receivers(const SupplyGroup& group, double least_s) const {
-    std::vector<int> ranks;
+  void find_preferred(const SupplyGroup& group, double least_s) {
+    std::vector<int>& ranks = preferred_;
+    ranks.clear();
+    next_preferred_ = 0;
     const int32_t document = draft_.tile(supplies_[group.begin].tile).document;
     const Range line =
         intersect(draft_.layout().document(document), draft_.layout().chunk(draft_.chunk()));
@@ -296,21 +310,18 @@ class Balancer {
     std::sort(ranks.begin() + sorted, ranks.end(), by_deficit);
     sorted = std::ssize(ranks);
     const int per_node = draft_.costs().links.servers_per_node;
-    if (per_node <= 1) return ranks;
+    if (per_node <= 1) return;
     const int node_end = std::min((last / per_node + 1) * per_node, draft_.num_ranks());
     for (int rank = first / per_node * per_node; rank < node_end; ++rank) {
       if ((rank < first || rank > last) && lacks(rank, least_s)) ranks.push_back(rank);
     }
     std::sort(ranks.begin() + sorted, ranks.end(), by_deficit);
-    return ranks;
   }
 
   // The server that takes next, or kUnplaced if none lacks enough.
-  int pick_receiver(std::vector<int>* preferred, double least_s) {
-    while (!preferred->empty()) {
-      const int rank = preferred->front();
-      if (lacks(rank, least_s)) return rank;
-      preferred->erase(preferred->begin());
+  int pick_receiver(double least_s) {
+    for (; next_preferred_ < preferred_.size(); ++next_preferred_) {
+      if (lacks(preferred_[next_preferred_], least_s)) return preferred_[next_preferred_];
     }
     while (next_receiver_ < receivers_.size() && !lacks(receivers_[next_receiver_], least_s)) {
       ++next_receiver_;
@@ -350,12 +361,12 @@ class Balancer {
   }
 
   void deal(const SupplyGroup& group) {
-    std::vector<int> preferred = preferred_receivers(group, 0);
-    for (size_t idx = group.begin; idx < group.end; ++idx) deal(supplies_[idx], &preferred);
+    find_preferred(group, 0);
+    for (size_t idx = group.begin; idx < group.end; ++idx) deal(supplies_[idx]);
   }
 
   // Gives a stretch of the tile away, piece by piece, starting at one end of it.
-  void deal(const Supply& supply, std::vector<int>* preferred) {
+  void deal(const Supply& supply) {
     const size_t idx = supply.tile;
     const bool must_place = draft_.tile(idx).server == kUnplaced;
     const bool from_begin = must_place || cheaper_from_begin(supply);
@@ -364,7 +375,7 @@ class Balancer {
       const Tile tile = draft_.tile(idx);
       const double least_s = row_cost_s(tile) / 2;
       if (!must_place && left_s < least_s) return;
-      int receiver = pick_receiver(preferred, must_place ? 0 : least_s);
+      int receiver = pick_receiver(must_place ? 0 : least_s);
       double amount_s = left_s;
       if (receiver != kUnplaced) {
         amount_s = std::min(left_s, deficit_s(receiver));
@@ -408,8 +419,9 @@ class Balancer {
     const Tile& tile = draft_.tile(supply.tile);
     if (supply.amount_s >= tile.cost_s) return true;
     const double takers = std::max(1.0, supply.amount_s / mean_deficit_s_);
-    const int64_t low = border_at_cost(draft_, tile, supply.amount_s);
-    const int64_t high = border_at_cost(draft_, tile, tile.cost_s - supply.amount_s);
+    const double share = supply.amount_s / tile.cost_s;
+    const int64_t low = border_at_share(tile, share);
+    const int64_t high = border_at_share(tile, 1 - share);
     const auto total = [&](int64_t queries, int64_t keys) {
       return static_cast<double>(queries) * query_bytes_ +
              takers * static_cast<double>(keys) * key_bytes_;
@@ -425,19 +437,20 @@ class Balancer {
   double query_bytes_ = 0;  // of a row that is worked on away from home
   double key_bytes_ = 0;
   double mean_deficit_s_ = 0;
-  std::vector<bool> is_giver_;
+  std::vector<double> surplus_s_;  // of servers that give; else 0
   std::vector<Offer> offers_;
   std::vector<Supply> supplies_;
   std::vector<std::pair<int32_t, int>> guests_;
   std::vector<bool> is_full_;
   std::vector<double> memory_bytes_;
+  std::vector<int> preferred_;  // of the group that is dealt out
+  size_t next_preferred_ = 0;
   std::vector<int> receivers_;  // by falling deficit when the round began
   size_t next_receiver_ = 0;
 };
 
 }  // namespace
 
-// Costs grow with the border about as pairs do, so the search begins where the pairs say.
 int64_t border_at_cost(const TileDraft& draft, const Tile& tile, double target_s) {
   const Range& queries = tile.queries;
   const auto cost_to = [&](int64_t border) {
@@ -446,24 +459,10 @@ int64_t border_at_cost(const TileDraft& draft, const Tile& tile, double target_s
   // Borders inside the tile are the blocks [first, last]; before and after come begin and end.
   const int64_t first = queries.begin / kBlockTokens + 1;
   const int64_t last = (queries.end - 1) / kBlockTokens;
-  int64_t low = first;      // every border before it costs too little
-  int64_t high = last + 1;  // it costs enough; last + 1 stands for the tile's end
-  const double begin = static_cast<double>(queries.begin - tile.keys.begin);
-  const double end = static_cast<double>(queries.end - tile.keys.begin);
-  const double share = std::clamp(target_s / tile.cost_s, 0.0, 1.0);
-  const double guess =
-      std::sqrt(std::max(0.0, begin * begin + share * (end * end - begin * begin)));
-  int64_t probe = (static_cast<int64_t>(guess) + tile.keys.begin) / kBlockTokens;
-  for (int64_t step = 1; low < high; step *= 2) {
-    probe = std::clamp(probe, low, high - 1);
-    if (cost_to(probe * kBlockTokens) < target_s) {
-      low = probe + 1;
-      probe = step < kGuessSteps ? probe + step : (low + high) / 2;
-    } else {
-      high = probe;
-      probe = step < kGuessSteps ? probe - step : (low + high) / 2;
-    }
-  }
+  // last + 1 stands for the tile's end.
+  const int64_t low =
+      first_block(first, last + 1, border_at_share(tile, target_s / tile.cost_s) / kBlockTokens,
+                  [&](int64_t block) { return cost_to(block * kBlockTokens) >= target_s; });
   const int64_t above = low > last ? queries.end : low * kBlockTokens;
   const int64_t below = std::max(queries.begin, (low - 1) * kBlockTokens);
   return target_s - cost_to(below) < cost_to(above) - target_s ? below : above;

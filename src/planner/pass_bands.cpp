@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "planner/block_search.h"
+
 namespace longspan {
 namespace {
 
@@ -22,22 +24,24 @@ using KeyRanges = std::vector<Range>;
 std::vector<WideDocument> wide_documents(const TileDraft& draft) {
   const TokenLayout& layout = draft.layout();
   const Range chunk = layout.chunk(draft.chunk());
+  const std::vector<Tile>& tiles = draft.tiles();
   std::vector<WideDocument> found;
-  for (size_t begin = 0; begin < draft.tiles().size();) {
-    size_t end = begin;
-    const int32_t document = draft.tile(begin).document;
-    while (end < draft.tiles().size() && draft.tile(end).document == document) ++end;
-    const Range queries{draft.tile(begin).queries.begin, draft.tile(end - 1).queries.end};
-    const bool has_past = layout.document(document).begin < chunk.begin;
-    const int first = has_past ? 0 : draft.tile(begin).home;
-    const int last = has_past ? draft.num_ranks() - 1 : draft.tile(end - 1).home;
-    begin = end;
-    if (first == last) continue;
-    WideDocument wide{document, queries, {}};
-    for (int rank = first; rank <= last; ++rank) {
-      if (draft.is_server(rank)) wide.ranks.push_back(rank);
+  for (size_t begin = 0; begin < tiles.size();) {
+    const int32_t document = tiles[begin].document;
+    size_t end = begin + 1;
+    while (end < tiles.size() && tiles[end].document == document) ++end;
+    // Only a chunk's first document has keys in earlier ones.
+    const bool has_past = begin == 0 && layout.document(document).begin < chunk.begin;
+    if (end - begin > 1 || has_past) {
+      WideDocument wide{document, {tiles[begin].queries.begin, tiles[end - 1].queries.end}, {}};
+      const int first = has_past ? 0 : tiles[begin].home;
+      const int last = has_past ? draft.num_ranks() - 1 : tiles[end - 1].home;
+      for (int rank = first; rank <= last; ++rank) {
+        if (draft.is_server(rank)) wide.ranks.push_back(rank);
+      }
+      if (wide.ranks.size() > 1) found.push_back(std::move(wide));
     }
-    if (wide.ranks.size() > 1) found.push_back(std::move(wide));
+    begin = end;
   }
   return found;
 }
@@ -92,17 +96,12 @@ double band_cost_s(const TileDraft& draft, const Range& queries, const KeyRanges
 // The border in `queries` at which [queries.begin, border) costs about the target.
 int64_t query_border(const TileDraft& draft, const Range& queries, const KeyRanges& keys,
                      double target_s) {
-  int64_t low = queries.begin / kBlockTokens + 1;
-  int64_t high = std::max(low, (queries.end - 1) / kBlockTokens);
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (band_cost_s(draft, {queries.begin, middle * kBlockTokens}, keys) < target_s) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return std::min(low * kBlockTokens, queries.end);
+  const int64_t low = queries.begin / kBlockTokens + 1;
+  const int64_t high = std::max(low, (queries.end - 1) / kBlockTokens);
+  const int64_t block = first_block(low, high, (low + high) / 2, [&](int64_t probe) {
+    return band_cost_s(draft, {queries.begin, probe * kBlockTokens}, keys) >= target_s;
+  });
+  return std::min(block * kBlockTokens, queries.end);
 }
 
 // Tiles of one member: its queries, cut at their homes, with each range of the band's keys.

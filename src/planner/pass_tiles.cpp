@@ -1,6 +1,9 @@
 #include "planner/pass_tiles.h"
 
 #include <algorithm>
+#include <span>
+
+#include "planner/block_search.h"
 
 namespace longspan {
 namespace {
@@ -24,7 +27,6 @@ class DocumentServers {
     const TokenLayout& layout = draft_.layout();
     const Range keys = layout.to_line(tile.document, tile.keys);
     const bool at_home = tile.server == tile.home;
-    // Most documents begin and end in their piece.
     if (at_home && keys.begin >= layout.piece(draft_.chunk(), tile.home).begin) return false;
     const auto found =
         std::equal_range(pairs_.begin(), pairs_.end(), std::pair(tile.document, tile.server));
@@ -46,12 +48,14 @@ bool follows(const Tile& tile, const Tile& next) {
          tile.queries.end == next.queries.begin;
 }
 
-// Runs of tiles with neighbouring queries, each alone on its server: indices of tiles.
-std::vector<std::vector<size_t>> lone_runs(const TileDraft& draft) {
+// Tiles that are alone on their servers, by document and queries: indices of tiles.
+std::vector<size_t> lone_tiles(const TileDraft& draft) {
   const DocumentServers servers(draft);
   std::vector<size_t> lone;
   for (size_t idx = 0; idx < draft.tiles().size(); ++idx) {
     const Tile& tile = draft.tile(idx);
+    // Whole documents at home, that is nearly all tiles, share nothing.
+    if (tile.server == tile.home && tile.queries.begin == 0) continue;
     const bool prefix = tile.keys.begin == 0 && tile.keys.end == tile.queries.end;
     if (prefix && servers.is_alone(tile)) lone.push_back(idx);
   }
@@ -60,48 +64,60 @@ std::vector<std::vector<size_t>> lone_runs(const TileDraft& draft) {
     const Tile& b = draft.tile(other);
     return a.document != b.document ? a.document < b.document : a.queries.begin < b.queries.begin;
   });
-  std::vector<std::vector<size_t>> runs;
-  for (size_t at = 0; at < lone.size(); ++at) {
-    const bool goes_on = at > 0 && follows(draft.tile(lone[at - 1]), draft.tile(lone[at]));
-    if (!goes_on) runs.emplace_back();
-    runs.back().push_back(lone[at]);
-  }
-  return runs;
+  return lone;
 }
 
-// Bytes of the tiles [begin, end) of a run, sharing keys if they are several. A server at home has
-// the queries, and the keys of its piece.
-double group_bytes(const TileDraft& draft, const std::vector<size_t>& run, size_t begin,
-                   size_t end) {
-  const RowBytes& bytes = draft.pass_costs().bytes;
-  const Tile& first = draft.tile(run[begin]);
-  const Tile& last = draft.tile(run[end - 1]);
-  int64_t strangers = 0;
-  for (size_t at = begin; at < end; ++at) {
-    const Tile& tile = draft.tile(run[at]);
-    strangers += tile.server == tile.home ? 0 : 1;
+// Tiles with neighbouring queries.
+using Run = std::span<const size_t>;
+
+// What a partition of a run into groups costs.
+class RunBytes {
+ public:
+  RunBytes(const TileDraft& draft, Run run)
+      : draft_(draft), run_(run), strangers_before_(run.size() + 1, 0) {
+    for (size_t at = 0; at < run.size(); ++at) {
+      const Tile& tile = draft.tile(run[at]);
+      strangers_before_[at + 1] = strangers_before_[at] + (tile.server == tile.home ? 0 : 1);
+    }
+    const Tile& first = draft.tile(run.front());
+    const TokenLayout& layout = draft.layout();
+    piece_begin_ =
+        layout.piece(draft.chunk(), first.home).begin - layout.document(first.document).begin;
   }
-  const bool has_home = strangers < static_cast<int64_t>(end - begin);
-  const TokenLayout& layout = draft.layout();
-  const int64_t piece_begin =
-      layout.piece(draft.chunk(), first.home).begin - layout.document(first.document).begin;
-  const int64_t keys = has_home ? std::min(last.keys.end, piece_begin) : last.keys.end;
-  const auto queries = static_cast<double>(last.queries.end - first.queries.begin);
-  const double key_bytes = bytes.key_out + bytes.key_back_partial;
-  const double query_back = end - begin > 1 ? bytes.query_back_partial : bytes.query_back;
-  return static_cast<double>(strangers) * queries * (bytes.query_out + query_back) +
-         static_cast<double>(keys) * key_bytes;
-}
+
+  // Of the tiles [begin, end), sharing keys if they are several. A server at home has the queries,
+  // and the keys of its piece.
+  double of(size_t begin, size_t end) const {
+    const RowBytes& bytes = draft_.pass_costs().bytes;
+    const Tile& first = draft_.tile(run_[begin]);
+    const Tile& last = draft_.tile(run_[end - 1]);
+    const int64_t strangers = strangers_before_[end] - strangers_before_[begin];
+    const bool has_home = strangers < static_cast<int64_t>(end - begin);
+    const int64_t keys = has_home ? std::min(last.keys.end, piece_begin_) : last.keys.end;
+    const auto queries = static_cast<double>(last.queries.end - first.queries.begin);
+    const double key_bytes = bytes.key_out + bytes.key_back_partial;
+    const double query_back = end - begin > 1 ? bytes.query_back_partial : bytes.query_back;
+    return static_cast<double>(strangers) * queries * (bytes.query_out + query_back) +
+           static_cast<double>(keys) * key_bytes;
+  }
+
+ private:
+  const TileDraft& draft_;
+  Run run_;
+  std::vector<int64_t> strangers_before_;  // servers away from home
+  int64_t piece_begin_ = 0;                // of the run's home, document position
+};
 
 // The partition of a run into groups with the fewest bytes: the begin of each group.
-std::vector<size_t> best_partition(const TileDraft& draft, const std::vector<size_t>& run) {
+std::vector<size_t> best_partition(const TileDraft& draft, Run run) {
+  const RunBytes bytes(draft, run);
   std::vector<double> best(run.size() + 1, 0);
   std::vector<size_t> last_begin(run.size() + 1, 0);
   for (size_t end = 1; end <= run.size(); ++end) {
     for (size_t begin = end; begin-- > 0 && end - begin <= kMaxSharing;) {
-      const double bytes = best[begin] + group_bytes(draft, run, begin, end);
-      if (begin + 1 == end || bytes < best[end]) {
-        best[end] = bytes;
+      const double sum = best[begin] + bytes.of(begin, end);
+      if (begin + 1 == end || sum < best[end]) {
+        best[end] = sum;
         last_begin[end] = begin;
       }
     }
@@ -113,25 +129,22 @@ std::vector<size_t> best_partition(const TileDraft& draft, const std::vector<siz
 }
 
 // The key border after `begin` at which queries x [begin, border) cost the target as nearly as
-// 128-blocks allow.
-int64_t key_border(const TileDraft& draft, const Range& queries, int64_t begin, double target_s) {
-  int64_t low = begin / kBlockTokens + 1;
-  int64_t high = std::max(low, (queries.end - 1) / kBlockTokens);
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    const double cost = draft.cost_s(queries, {begin, middle * kBlockTokens});
-    if (cost < target_s) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return std::min(low * kBlockTokens, queries.end);
+// 128-blocks allow; `all_s` is what all keys cost.
+int64_t key_border(const TileDraft& draft, const Range& queries, int64_t begin, double target_s,
+                   double all_s) {
+  const int64_t low = begin / kBlockTokens + 1;
+  const int64_t high = std::max(low, (queries.end - 1) / kBlockTokens);
+  const double share = std::min(1.0, target_s / all_s);
+  const int64_t guess = begin + static_cast<int64_t>(share * static_cast<double>(queries.end));
+  const int64_t block = first_block(low, high, guess / kBlockTokens, [&](int64_t probe) {
+    return draft.cost_s(queries, {begin, probe * kBlockTokens}) >= target_s;
+  });
+  return std::min(block * kBlockTokens, queries.end);
 }
 
 // All servers of the group take all its queries, and each a range of the keys that costs what it
 // had before; a server at home the last range, which holds its own keys.
-void share(const std::vector<size_t>& run, size_t begin, size_t end, TileDraft* draft) {
+void share(Run run, size_t begin, size_t end, TileDraft* draft) {
   std::vector<size_t> group(run.begin() + static_cast<std::ptrdiff_t>(begin),
                             run.begin() + static_cast<std::ptrdiff_t>(end));
   const Range queries{draft->tile(group.front()).queries.begin,
@@ -141,35 +154,46 @@ void share(const std::vector<size_t>& run, size_t begin, size_t end, TileDraft* 
   });
   double old_s = 0;
   for (const size_t idx : group) old_s += draft->tile(idx).cost_s;
-  const double scale = draft->cost_s(queries, {0, queries.end}) / old_s;
+  const double all_s = draft->cost_s(queries, {0, queries.end});
   int64_t key_begin = 0;
   for (size_t at = 0; at < group.size(); ++at) {
-    const double target_s = draft->tile(group[at]).cost_s * scale;
+    const double target_s = draft->tile(group[at]).cost_s * all_s / old_s;
     const auto after = static_cast<int64_t>(group.size() - at) - 1;
     // Every server after this one gets a block of keys at least.
     const int64_t last_end = (queries.end / kBlockTokens - after) * kBlockTokens;
     const int64_t key_end =
         after == 0 ? queries.end
-                   : std::min(last_end, key_border(*draft, queries, key_begin, target_s));
+                   : std::min(last_end, key_border(*draft, queries, key_begin, target_s, all_s));
     draft->reshape(group[at], queries, {key_begin, key_end});
     key_begin = key_end;
   }
 }
 
+// Returns whether any tiles of the run changed.
+bool share_run(Run run, TileDraft* draft) {
+  bool changed = false;
+  const std::vector<size_t> begins = best_partition(*draft, run);
+  for (size_t group = 0; group < begins.size(); ++group) {
+    const size_t end = group + 1 < begins.size() ? begins[group + 1] : run.size();
+    const auto servers = static_cast<int64_t>(end - begins[group]);
+    const int64_t blocks = draft->tile(run[end - 1]).keys.end / kBlockTokens;
+    if (servers == 1 || blocks < 2 * servers) continue;
+    share(run, begins[group], end, draft);
+    changed = true;
+  }
+  return changed;
+}
+
 }  // namespace
 
 bool share_keys(TileDraft* draft) {
+  const std::vector<size_t> lone = lone_tiles(*draft);
   bool changed = false;
-  for (const std::vector<size_t>& run : lone_runs(*draft)) {
-    const std::vector<size_t> begins = best_partition(*draft, run);
-    for (size_t group = 0; group < begins.size(); ++group) {
-      const size_t end = group + 1 < begins.size() ? begins[group + 1] : run.size();
-      const auto servers = static_cast<int64_t>(end - begins[group]);
-      const int64_t blocks = draft->tile(run[end - 1]).keys.end / kBlockTokens;
-      if (servers == 1 || blocks < 2 * servers) continue;
-      share(run, begins[group], end, draft);
-      changed = true;
-    }
+  for (size_t begin = 0; begin < lone.size();) {
+    size_t end = begin + 1;
+    while (end < lone.size() && follows(draft->tile(lone[end - 1]), draft->tile(lone[end]))) ++end;
+    if (end - begin > 1) changed = share_run({lone.data() + begin, end - begin}, draft) || changed;
+    begin = end;
   }
   return changed;
 }

@@ -40,12 +40,23 @@ TileDraft::TileDraft(const TokenLayout& layout, int chunk, Direction direction,
     for (int64_t at = piece.begin; at < piece.end;) {
       const Range whole = layout.document(document);
       const Range queries{at - whole.begin, std::min(piece.end, whole.end) - whole.begin};
-      add({document, rank, server, queries, {0, queries.end}, 0});
+      const Range keys{0, queries.end};
+      add_load(tiles_.emplace_back(document, rank, server, queries, keys, cost_s(queries, keys)));
       at = queries.end + whole.begin;
       if (at == whole.end) ++document;
     }
   }
 }
+
+TileDraft::TileDraft(const TileDraft& like, std::vector<Tile> tiles)
+    : layout_(like.layout_),
+      costs_(like.costs_),
+      chunk_(like.chunk_),
+      direction_(like.direction_),
+      tiles_(std::move(tiles)),
+      load_s_(like.load_s_),
+      total_s_(like.total_s_),
+      num_unplaced_(like.num_unplaced_) {}
 
 double TileDraft::cost_s(const Tile& tile, const Range& queries) const {
   return cost_s(queries, visible_keys(tile.keys, queries.end));
@@ -133,6 +144,13 @@ void TileDraft::give_queries(size_t idx, const Range& queries, int server) {
   }
   reshape(idx, kept, kept_keys);
   if (!given.keys.empty()) add(given);
+}
+
+TileDraft TileDraft::to_work_on() const {
+  TileDraft copy(*this, {});
+  copy.tiles_.reserve(tiles_.size() + 8 * load_s_.size());
+  copy.tiles_.insert(copy.tiles_.end(), tiles_.begin(), tiles_.end());
+  return copy;
 }
 
 TilesByServer TileDraft::tiles_by_server() const {

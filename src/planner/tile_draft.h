@@ -79,8 +79,13 @@ class TileDraft {
   void replace_all(const std::vector<Tile>& tiles);
 
   TilesByServer tiles_by_server() const;
+  // A copy that passes may cut without moving all tiles again.
+  TileDraft to_work_on() const;
 
  private:
+  // With other tiles of the same loads.
+  TileDraft(const TileDraft& like, std::vector<Tile> tiles);
+
   void add_load(const Tile& tile);
   void remove_load(const Tile& tile);
 

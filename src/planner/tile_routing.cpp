@@ -38,9 +38,11 @@ TilesByServer order_tiles(const TileDraft& draft) {
   };
   for (size_t rank = 0; rank + 1 < order.begin.size(); ++rank) {
     const std::span<size_t> indices = order.of(rank);
-    if (!std::is_sorted(indices.begin(), indices.end(), before)) {
-      std::sort(indices.begin(), indices.end(), before);
-    }
+    // What was at home from the start stands in order before what came.
+    const auto came = std::is_sorted_until(indices.begin(), indices.end(), before);
+    if (came == indices.end()) continue;
+    std::sort(came, indices.end(), before);
+    std::inplace_merge(indices.begin(), came, indices.end(), before);
   }
   return order;
 }
@@ -95,16 +97,20 @@ class Router {
     remote_s_.clear();
     TaskList local{server.tasks, routed_.task_s.seconds};
     TaskList remote{remote_tasks_, remote_s_};
+    const Range piece = layout_.piece(plan_.chunk, rank);
     for (auto at = tiles.begin(); at != tiles.end();) {
       const int32_t document = draft_.tile(*at).document;
       const int64_t line = layout_.document(document).begin;
       document_keys_.clear();
-      for (; at != tiles.end() && draft_.tile(*at).document == document; ++at) {
+      for (; at != tiles.end(); ++at) {
         const Tile& tile = draft_.tile(*at);
+        if (tile.document != document) break;
         append(shift(tile.queries, line), &server.query_rows);
         splits_keys_ |= tile.keys.begin != 0 || tile.keys.end != tile.queries.end;
-        document_keys_.push_back(shift(tile.keys, line));
-        const bool is_local = tile.home == rank && is_home(rank, document_keys_.back());
+        const Range keys = shift(tile.keys, line);
+        document_keys_.push_back(keys);
+        const bool is_local =
+            tile.home == rank && (piece.contains(keys) || are_at_home(rank, keys));
         add_task(tile, is_local ? &local : &remote);
         local.may_join = is_local;
         remote.may_join = !is_local;
@@ -122,7 +128,8 @@ class Router {
   }
 
   void add_task(const Tile& tile, TaskList* list) const {
-    if (list->may_join && join_tile(tile, &list->tasks.back())) {
+    const bool may_join = list->may_join && list->tasks.back().document == tile.document;
+    if (may_join && join_tile(tile, &list->tasks.back())) {
       const AttentionTask& joined = list->tasks.back();
       list->seconds.back() = draft_.cost_s(joined.queries, joined.keys);
       return;
@@ -139,9 +146,8 @@ class Router {
     for (const Range& keys : document_keys_) append(keys, rows);
   }
 
-  bool is_home(int rank, const Range& line) const {
-    const Range piece = layout_.piece(plan_.chunk, rank);
-    if (piece.contains(line)) return true;
+  // Of keys that reach beyond the rank's piece of this chunk.
+  bool are_at_home(int rank, const Range& line) const {
     if (plan_.chunk == 0) return false;
     for (int64_t at = line.begin; at < line.end;) {
       const Home home = layout_.home(at);

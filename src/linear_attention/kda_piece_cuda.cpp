@@ -4,6 +4,9 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "base/check.h"
 #include "base/error.h"
 #include "device/device.h"
@@ -16,7 +19,14 @@ namespace {
 
 using cuda::Accumulate;
 
-void require_kernels(const LinearAttentionShape& shape) {
+void require_kernels(const LinearAttentionShape& shape, at::Device device) {
+  static const GpuInfo gpu = gpu_info(device.has_index() ? device.index() : 0);
+  if (gpu.major < 9) {
+    throw UserError(
+        text("the kernels of linear attention need 227 KiB of shared memory a block, as ",
+             "GPUs from compute capability 9.0 on have, but ", gpu.name, " has ", gpu.major, ".",
+             gpu.minor, "; set layout.device = \"cpu\""));
+  }
   if (cuda::kda_row_width(shape.key_width) != 0 && shape.conv_taps == cuda::kKdaTaps) return;
   throw UserError(text("linear attention on a GPU has kernels for heads up to 128 wide behind ",
                        "convolutions of ", cuda::kKdaTaps, " taps, but the model has width ",
@@ -29,10 +39,11 @@ Value* data_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? device_data<Value>(tensor) : nullptr;
 }
 
-// The chunks of all stretches, and where each stretch's begin.
+// As cuda::KdaPlaces has them.
 struct ChunkList {
   std::vector<cuda::KdaChunk> chunks;
   std::vector<int32_t> first_chunks;
+  std::vector<int32_t> longest_first;
 };
 
 ChunkList list_chunks(const std::vector<Range>& stretches, int64_t most_rows) {
@@ -49,6 +60,11 @@ ChunkList list_chunks(const std::vector<Range>& stretches, int64_t most_rows) {
     }
   }
   list.first_chunks.push_back(static_cast<int32_t>(list.chunks.size()));
+  list.longest_first.resize(stretches.size());
+  std::iota(list.longest_first.begin(), list.longest_first.end(), 0);
+  std::stable_sort(list.longest_first.begin(), list.longest_first.end(), [&](int32_t a, int32_t b) {
+    return stretches[static_cast<size_t>(a)].size() > stretches[static_cast<size_t>(b)].size();
+  });
   return list;
 }
 
@@ -94,6 +110,7 @@ class CudaKdaPiece final : public KdaPiece {
   int64_t chunk_rows_ = 0;
   at::Tensor chunks_;
   at::Tensor first_chunks_;
+  at::Tensor longest_first_;
   cuda::KdaPlaces places_;
   at::Tensor qkv_3HTW_;
   // Of the chunks, as cuda::KdaFactors has them.
@@ -108,7 +125,7 @@ class CudaKdaPiece final : public KdaPiece {
 };
 
 CudaKdaPiece::CudaKdaPiece(Setup setup) : setup_(std::move(setup)) {
-  require_kernels(setup_.shape);
+  require_kernels(setup_.shape, setup_.inputs.beta_TH.device());
   for_device_type(type(), [&]<typename T>() { prepare<T>(); });
 }
 
@@ -119,9 +136,11 @@ void CudaKdaPiece::prepare() {
   const at::Device device = setup_.inputs.beta_TH.device();
   chunks_ = upload_bytes(std::as_bytes(std::span(list.chunks)), device);
   first_chunks_ = upload(std::span<const int32_t>(list.first_chunks), device);
+  longest_first_ = upload(std::span<const int32_t>(list.longest_first), device);
   places_ = {static_cast<const cuda::KdaChunk*>(chunks_.const_data_ptr()),
              std::ssize(list.chunks),
              device_data<const int32_t>(first_chunks_),
+             device_data<const int32_t>(longest_first_),
              std::ssize(setup_.stretches),
              setup_.tokens(),
              heads(),

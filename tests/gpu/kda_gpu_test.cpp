@@ -15,15 +15,9 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-class GpuKda : public GpuTest {};
-
 // In float64, of values that the type holds.
 at::Tensor rounded(RandomStream& random, std::vector<int64_t> shape, at::ScalarType type) {
   return random_tensor(random, std::move(shape), type).to(at::kDouble);
-}
-
-at::Tensor on_gpu(const at::Tensor& values, at::ScalarType type) {
-  return values.defined() ? values.to(at::TensorOptions(type).device(kGpu)) : values;
 }
 
 struct Problem {
@@ -65,10 +59,10 @@ Problem make_problem(RandomStream& random, const LinearAttentionShape& shape,
 const std::vector<std::string> kNames = {"o",  "state", "map",  "gmap",    "dqkv",
                                          "dg", "dbeta", "dbef", "dweight", "dstate"};
 
-// All results of a piece; in float64 on the CPU, or in the type on the GPU.
+// All results of a piece, computed in the type on the device.
 Tensors results_of(const Problem& problem, at::ScalarType type, at::Device device) {
   const auto cast = [&](const at::Tensor& values, at::ScalarType to) {
-    return device.is_cuda() ? on_gpu(values, to) : values;
+    return values.defined() ? values.to(at::TensorOptions(to).device(device)) : values;
   };
   const at::ScalarType sums = accumulate_type(type);
   const auto piece =
@@ -95,14 +89,16 @@ Tensors results_of(const Problem& problem, at::ScalarType type, at::Device devic
   return all;
 }
 
-// Errors of sums, and of what bfloat16 operands leave, as a share of a whole array.
-double bound_of(at::ScalarType type, const std::string& name) {
-  const double base = type == at::kBFloat16 ? 1.2e-2 : type == at::kFloat ? 4e-6 : 1e-13;
-  return name == "dg" || name == "dbeta" ? 5 * base : base;
+// Errors of sums, and of what bfloat16 operands leave, as a share of a whole array. Gradients of
+// decays are differences that may cancel: in float32 they may be as far off as the CPU's.
+double bound_of(at::ScalarType type, const std::string& name, double error_on_cpu) {
+  const double base = type == at::kBFloat16 ? 1.2e-2 : type == at::kFloat ? 2e-6 : 1e-14;
+  return name == "dg" ? std::max(5 * base, 4 * error_on_cpu) : base;
 }
 
 void expect_equals_cpu(const Problem& problem, at::ScalarType type) {
   const Tensors expected = results_of(problem, at::kDouble, at::kCPU);
+  const Tensors twin = type == at::kFloat ? results_of(problem, at::kFloat, at::kCPU) : expected;
   const Tensors found = results_of(problem, type, kGpu);
   const Tensors again = results_of(problem, type, kGpu);
   std::ostringstream errors;
@@ -111,11 +107,13 @@ void expect_equals_cpu(const Problem& problem, at::ScalarType type) {
   for (size_t i = 0; i < found.size(); ++i) {
     const double error = error_of(found[i], expected[i]);
     errors << " " << kNames[i] << " " << error;
-    EXPECT_LE(error, bound_of(type, kNames[i])) << kNames[i];
+    EXPECT_LE(error, bound_of(type, kNames[i], error_of(twin[i], expected[i]))) << kNames[i];
     EXPECT_TRUE(found[i].equal(again[i])) << kNames[i] << " differs on a repeat";
   }
   std::cout << errors.str() << "\n";
 }
+
+class GpuKda : public GpuTest {};
 
 TEST_F(GpuKda, PiecesEqualTheCpus) {
   for (const at::ScalarType type : kGpuTypes) {
@@ -158,7 +156,7 @@ Tensors differentiated(const Operation& operation, const Tensors& inputs, TestPa
   for (at::Tensor& weight : parameters.weights) {
     weight = weight.to(at::TensorOptions(type).device(device));
   }
-  for (at::Tensor& gradient : parameters.gradients) gradient = gradient.to(sums);
+  for (at::Tensor& gradient : parameters.gradients) gradient = at::zeros(gradient.sizes(), sums);
   Tensors leaves;
   for (const at::Tensor& input : inputs) {
     leaves.push_back(input.to(at::TensorOptions(type).device(device)).requires_grad_(true));
@@ -237,7 +235,10 @@ TEST_F(GpuMix, AnyLayoutOnTheGpuIsOneRankOnTheCpu) {
         const Tensors expected = run_mix_on_one_rank(problem);
         const Tensors found =
             run_mix(problem, layout, {.band = band, .type = type, .device = kGpu});
+        const Tensors again =
+            run_mix(problem, layout, {.band = band, .type = type, .device = kGpu});
         for (size_t i = 0; i < found.size(); ++i) {
+          EXPECT_TRUE(found[i].equal(again[i])) << kMixNames[i] << " differs on a repeat";
           const double error = error_of(found[i], expected[i]);
           worst = std::max(worst, error);
           EXPECT_LE(error, mix_bound(type)) << kMixNames[i] << ", " << c10::toString(type)

@@ -47,6 +47,8 @@ struct KdaPlaces {
   const KdaChunk* chunks = nullptr;  // by stretch, in order
   int64_t num_chunks = 0;
   const int32_t* first_chunks = nullptr;  // by stretch, and one more: the number of chunks
+  const int32_t* longest_first =
+      nullptr;  // the stretches, by number of chunks: long ones start first
   int64_t num_stretches = 0;
   int64_t tokens = 0;
   int64_t heads = 1;

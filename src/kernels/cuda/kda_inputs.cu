@@ -36,8 +36,11 @@ class ConvolutionWarp {
 
   __device__ void convolve(const KdaChunk& chunk, T* qkv) {
     begin_window(chunk);
-    for (int64_t row = chunk.first_row; row < chunk.first_row + chunk.rows; ++row) {
-      advance(row);
+    const int64_t end = chunk.first_row + chunk.rows;
+    fetch(in_.x + at(chunk.first_row), next_x_);
+    for (int64_t row = chunk.first_row; row < end; ++row) {
+      advance();
+      if (row + 1 < end) fetch(in_.x + at(row + 1), next_x_);
       A y[kItems];
       A squares = 0;
 #pragma unroll
@@ -62,16 +65,26 @@ class ConvolutionWarp {
     const int64_t stretch_end = last.first_row + last.rows;
     const int64_t chunk_end = chunk.first_row + chunk.rows;
     A d_z[kKdaTaps][kItems] = {};  // of the last rows
+    T next_d[kItems];
+    const int64_t end = min(stretch_end, chunk_end + kKdaTaps - 1);
+    const auto fetch_row = [&](int64_t row) {
+      fetch(in_.x + at(row), next_x_);
+      load_raw(d_qkv + (unit_ * places_.tokens + row) * W + channel_, next_d);
+    };
     begin_window(chunk);
+    fetch_row(chunk.first_row);
     for (int64_t row = chunk.first_row; row < chunk_end + kKdaTaps - 1; ++row) {
 #pragma unroll
       for (int tap = 0; tap + 1 < kKdaTaps; ++tap) {
 #pragma unroll
         for (int i = 0; i < kItems; ++i) d_z[tap][i] = d_z[tap + 1][i];
       }
-      if (row < stretch_end) {
-        advance(row);
-        differentiate_row(d_qkv + (unit_ * places_.tokens + row) * W + channel_, d_z[kKdaTaps - 1]);
+      if (row < end) {
+        advance();
+#pragma unroll
+        for (int i = 0; i < kItems; ++i) d_z[kKdaTaps - 1][i] = widen(next_d[i]);
+        if (row + 1 < end) fetch_row(row + 1);
+        differentiate_row(d_z[kKdaTaps - 1]);
       } else {
 #pragma unroll
         for (int i = 0; i < kItems; ++i) d_z[kKdaTaps - 1][i] = 0;
@@ -116,6 +129,21 @@ class ConvolutionWarp {
     }
   }
 
+  __device__ static void load_raw(const T* row, T (&values)[kItems]) {
+    const auto packed = *reinterpret_cast<const Packed<kItems, T>*>(row);
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) values[i] = packed.values[i];
+  }
+
+  // A row as it stands, so that nothing waits for it before it is used.
+  __device__ void fetch(const T* row, T (&values)[kItems]) const {
+    if (places_.width == W) return load_raw(row + channel_, values);
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      values[i] = channel_ + i < places_.width ? row[channel_ + i] : narrow_to<T>(A{0});
+    }
+  }
+
   template <typename To>
   __device__ void store_channels(To* row, const A (&values)[kItems]) const {
     if (places_.width == W) return store<kItems>(row + channel_, values);
@@ -144,13 +172,14 @@ class ConvolutionWarp {
     }
   }
 
-  __device__ void advance(int64_t row) {
+  __device__ void advance() {
 #pragma unroll
     for (int tap = 0; tap + 1 < kKdaTaps; ++tap) {
 #pragma unroll
       for (int i = 0; i < kItems; ++i) window_[tap][i] = window_[tap + 1][i];
     }
-    load_channels(in_.x + at(row), window_[kKdaTaps - 1]);
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) window_[kKdaTaps - 1][i] = widen(next_x_[i]);
   }
 
   __device__ A sum(int i) const {
@@ -160,12 +189,12 @@ class ConvolutionWarp {
     return z;
   }
 
-  // Of a unit row y r scale with r = 1 / |y|: dy = r (d - u <u, d>), d = scale d_row, u = y r.
-  __device__ void differentiate_row(const T* d_row, A (&d_z)[kItems]) const {
+  // d_z holds the gradient of the row's result. Of a unit row y r scale with r = 1 / |y|:
+  // dy = r (d - u <u, d>), d = scale times that, u = y r.
+  __device__ void differentiate_row(A (&d_z)[kItems]) const {
     A slope[kItems];  // of SiLU
     A y[kItems];
     A squares = 0;
-    load<kItems>(d_row, d_z);
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       const A z = sum(i);
@@ -216,6 +245,7 @@ class ConvolutionWarp {
   int channel_;
   A weight_[kKdaTaps][kItems];
   A window_[kKdaTaps][kItems];  // rows of x under the taps
+  T next_x_[kItems];            // the row after them
   A d_weight_[kKdaTaps][kItems] = {};
 };
 

@@ -91,13 +91,6 @@ class Preparation {
     }
   }
 
-  __device__ void put_pair(int i, int j, A of_k, A of_q) {
-    if (i > j) pairs_[i * kPairStride + j] = of_k;
-    if (i >= j && i < at_.chunk.rows) {
-      out_.p[at_.by_head(in_.places, kRows) + i * kRows + j] = narrow_to<T>(of_q);
-    }
-  }
-
   // Each block of rows with the rows before it, both decayed to the border between them.
   __device__ void fill_earlier_pairs() {
     constexpr int kStride = row_stride<T>(W);
@@ -141,55 +134,117 @@ class Preparation {
     }
   }
 
-  // Pairs within blocks, two rows by two; eight lanes share their columns.
+  // Pairs within blocks, four rows by four: first squares of different rows, then those on the
+  // diagonal. Sixteen lanes share a square's columns.
   __device__ void fill_diagonal_pairs() {
-    constexpr int kLanes = 8;
-    constexpr int kSquares = kBlockRows / 2 * (kBlockRows / 2 + 1) / 2;
-    constexpr int kStride = row_stride<T>(W);
-    const int lane = static_cast<int>(threadIdx.x) % kLanes;
-    for (int unit = static_cast<int>(threadIdx.x) / kLanes; unit < kBlocks * kSquares;
+    constexpr int kSquares = kBlockRows / kSide;
+    constexpr int kApart = kSquares * (kSquares - 1) / 2;
+    for (int unit = static_cast<int>(threadIdx.x) / kLanes; unit < kBlocks * (kApart + kSquares);
          unit += kThreads / kLanes) {
-      int down = 0;
-      int across = unit % kSquares;
-      while (across > down) across -= ++down;
-      const int first = unit / kSquares * kBlockRows;
-      const int i = first + 2 * down;
-      const int j = first + 2 * across;
-      A of_k[2][2] = {};
-      A of_q[2][2] = {};
-      for (int column = lane; column < W; column += kLanes) {
-        A k_j[2];
-        A decay_j[2];
+      A sums[2 * kSide * kSide] = {};  // of k, then of q
+      int first;
+      int down = 1;
+      int across;
+      if (unit < kBlocks * kApart) {
+        first = unit / kApart * kBlockRows;
+        across = unit % kApart;
+        while (across >= down) across -= down++;
+        multiply_rows_apart(first + kSide * down, first + kSide * across, sums);
+      } else {
+        first = (unit - kBlocks * kApart) / kSquares * kBlockRows;
+        down = across = (unit - kBlocks * kApart) % kSquares;
+        multiply_same_rows(first + kSide * down, sums);
+      }
+      put_square(first + kSide * down, first + kSide * across, sums);
+    }
+  }
+
+  static constexpr int kSide = 4;
+  static constexpr int kLanes = 16;
+  using Square = A[2 * kSide * kSide];
+
+  __device__ static int square_lane() {
+    return static_cast<int>(threadIdx.x) % kLanes;
+  }
+
+  // Both sides are decayed to the last of the earlier rows.
+  __device__ void multiply_rows_apart(int i, int j, Square& sums) const {
+    for (int column = square_lane(); column < W; column += kLanes) {
+      const A border = decay_.from_block(j + kSide - 1, column);
+      A k_j[kSide];
 #pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          k_j[c] = widen(k_[(j + c) * kStride + column]);
-          decay_j[c] = decay_.from_block(j + c, column);
-        }
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const A k_i = widen(k_[(i + r) * kStride + column]);
-          const A q_i = widen(q_[(i + r) * kStride + column]);
-          const A decay_i = decay_.from_block(i + r, column);
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            // Above the diagonal the exponent is positive, and the sum is not used.
-            const A decayed = k_j[c] * exp_of<T>(decay_i - decay_j[c]);
-            of_k[r][c] += k_i * decayed;
-            of_q[r][c] += q_i * decayed;
-          }
-        }
+      for (int c = 0; c < kSide; ++c) {
+        k_j[c] = widen(k_[(j + c) * row_stride<T>(W) + column]) *
+                 exp_of<T>(border - decay_.from_block(j + c, column));
       }
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
+      for (int r = 0; r < kSide; ++r) {
+        const A factor = exp_of<T>(decay_.from_block(i + r, column) - border);
+        const A k_i = widen(k_[(i + r) * row_stride<T>(W) + column]) * factor;
+        const A q_i = widen(q_[(i + r) * row_stride<T>(W) + column]) * factor;
 #pragma unroll
-        for (int c = 0; c < 2; ++c) {
-#pragma unroll
-          for (int distance = kLanes / 2; distance > 0; distance /= 2) {
-            of_k[r][c] += __shfl_xor_sync(0xffffffffu, of_k[r][c], distance);
-            of_q[r][c] += __shfl_xor_sync(0xffffffffu, of_q[r][c], distance);
-          }
-          if (lane == 0) put_pair(i + r, j + c, of_k[r][c], of_q[r][c]);
+        for (int c = 0; c < kSide; ++c) {
+          sums[r * kSide + c] += k_i * k_j[c];
+          sums[(kSide + r) * kSide + c] += q_i * k_j[c];
         }
+      }
+    }
+  }
+
+  __device__ void multiply_same_rows(int i, Square& sums) const {
+    for (int column = square_lane(); column < W; column += kLanes) {
+      A k[kSide];
+      A q[kSide];
+      A decay[kSide];  // by one row
+#pragma unroll
+      for (int r = 0; r < kSide; ++r) {
+        k[r] = widen(k_[(i + r) * row_stride<T>(W) + column]);
+        q[r] = widen(q_[(i + r) * row_stride<T>(W) + column]);
+        decay[r] = r == 0 ? A{1}
+                          : exp_of<T>(decay_.from_block(i + r, column) -
+                                      decay_.from_block(i + r - 1, column));
+      }
+#pragma unroll
+      for (int c = 0; c < kSide; ++c) {
+        A decayed = k[c];
+        sums[(kSide + c) * kSide + c] += q[c] * decayed;
+#pragma unroll
+        for (int r = c + 1; r < kSide; ++r) {
+          decayed *= decay[r];
+          sums[r * kSide + c] += k[r] * decayed;
+          sums[(kSide + r) * kSide + c] += q[r] * decayed;
+        }
+      }
+    }
+  }
+
+  // Adds the lanes' sums: at each step a lane gives away half of its values, so lane l ends with
+  // values 2 l and 2 l + 1.
+  template <int kHalf>
+  __device__ static void halve_sums(Square& sums) {
+    constexpr int kDistance = kHalf / 2;
+    const bool upper = (square_lane() & kDistance) != 0;
+#pragma unroll
+    for (int v = 0; v < kHalf; ++v) {
+      const A kept = upper ? sums[v + kHalf] : sums[v];
+      const A given = upper ? sums[v] : sums[v + kHalf];
+      sums[v] = kept + __shfl_xor_sync(0xffffffffu, given, kDistance);
+    }
+    if constexpr (kDistance > 1) halve_sums<kDistance>(sums);
+  }
+
+  __device__ void put_square(int first_i, int first_j, Square& sums) {
+    static_assert(kLanes == kSide * kSide);
+    halve_sums<kLanes>(sums);
+#pragma unroll
+    for (int v = 0; v < 2; ++v) {
+      const int place = 2 * square_lane() + v;
+      const int i = first_i + place / kSide % kSide;
+      const int j = first_j + place % kSide;
+      if (place < kSide * kSide) {
+        if (i > j) pairs_[i * kPairStride + j] = sums[v];
+      } else if (i >= j && i < at_.chunk.rows) {
+        out_.p[at_.by_head(in_.places, kRows) + i * kRows + j] = narrow_to<T>(sums[v]);
       }
     }
   }

@@ -58,8 +58,7 @@ class ProductGradients {
 
   __device__ void run() {
     const KdaPlaces& places = all_.in.places;
-    load_real_rows<T, W>(all_.d_o + at_.by_token(places, places.width), places.heads * places.width,
-                         places.width, at_.chunk.rows, kRows, 0, first_);
+    load_d_o();
     load_tile(all_.trail.moved, second_);
     load_tile(all_.trail.d_moved, third_);
     load_rows<T, kRows>(all_.factors.solved + at_.by_head(places, kRows), kRows, at_.chunk.rows,
@@ -77,6 +76,14 @@ class ProductGradients {
  private:
   __device__ void load_tile(const T* from, T* tile) {
     load_rows<T, W>(from + at_.by_head(all_.in.places, W), W, at_.chunk.rows, kRows, tile);
+  }
+
+  __device__ void load_d_o() {
+    const KdaPlaces& places = all_.in.places;
+    const T* from = all_.d_o + at_.by_token(places, places.width);
+    const int64_t stride = places.heads * places.width;
+    if (places.width == W) return load_rows<T, W>(from, stride, at_.chunk.rows, kRows, first_);
+    load_real_rows<T, W>(from, stride, places.width, at_.chunk.rows, kRows, 0, first_);
   }
 
   __device__ EdgeState<T> state_before() const {

@@ -22,9 +22,8 @@ struct Scan {
   const T* d_o = nullptr;
   T* o = nullptr;
   KdaTrail<T> trail = {};
-  int64_t first_stretch = 0;
-  int64_t num_stretches = 0;
-  int64_t parts = 1;  // N, or N and M
+  int64_t only_stretch = -1;  // or all
+  int64_t parts = 1;          // N, or N and M
 };
 
 template <typename T, int W>
@@ -65,7 +64,9 @@ class Scanner {
     matrix_part_ = column >= W;
     first_column_ = column % W;
     head_ = blockIdx.x / slices % scan.places.heads;
-    stretch_ = scan.first_stretch + blockIdx.x / slices / scan.places.heads;
+    stretch_ = scan.only_stretch >= 0
+                   ? scan.only_stretch
+                   : scan.places.longest_first[blockIdx.x / slices / scan.places.heads];
     SharedSpace space;
     stages_ = space.template take<unsigned char>(kStages * kStageBytes);
     state_copy_ = space.template take<T>(W * kSliceStride);
@@ -313,7 +314,8 @@ template <Pass kPass, typename T>
 void launch_scan(const char* name, const Scan<T>& scan, Stream stream) {
   for_row_width(scan.places.width, [&]<int W>() {
     const int64_t slices = scan.parts * (W / slice_columns<T, W>());
-    launch_shared(name, scan_kernel<T, W, kPass>, scan.num_stretches * scan.places.heads * slices,
+    const int64_t stretches = scan.only_stretch >= 0 ? 1 : scan.places.num_stretches;
+    launch_shared(name, scan_kernel<T, W, kPass>, stretches * scan.places.heads * slices,
                   Scanner<T, W, kPass>::kSharedBytes, stream, scan);
   });
 }
@@ -328,8 +330,7 @@ void kda_forward(const KdaPlaces& places, const KdaFactors<T>& factors, const Kd
                                       .factors = factors,
                                       .begin = states.before,
                                       .end = states.after,
-                                      .o = o,
-                                      .num_stretches = places.num_stretches},
+                                      .o = o},
                               stream);
 }
 
@@ -340,8 +341,7 @@ void kda_map(const KdaPlaces& places, const KdaFactors<T>& factors, bool with_ma
                           Scan<T>{.places = places,
                                   .factors = factors,
                                   .end = map,
-                                  .first_stretch = places.num_stretches - 1,
-                                  .num_stretches = 1,
+                                  .only_stretch = places.num_stretches - 1,
                                   .parts = with_matrix ? 2 : 1},
                           stream);
 }
@@ -354,7 +354,7 @@ void kda_gradient_map(const KdaPlaces& places, const KdaFactors<T>& factors, con
                                           .factors = factors,
                                           .end = map,
                                           .d_o = d_o,
-                                          .num_stretches = 1,
+                                          .only_stretch = 0,
                                           .parts = with_matrix ? 2 : 1},
                                   stream);
 }
@@ -362,13 +362,9 @@ void kda_gradient_map(const KdaPlaces& places, const KdaFactors<T>& factors, con
 template <typename T>
 void kda_fill_states(const KdaPlaces& places, const KdaFactors<T>& factors,
                      const Accumulate<T>* state_before, const KdaTrail<T>& trail, Stream stream) {
-  launch_scan<Pass::kFill>("KDA states again",
-                           Scan<T>{.places = places,
-                                   .factors = factors,
-                                   .begin = state_before,
-                                   .trail = trail,
-                                   .num_stretches = places.num_stretches},
-                           stream);
+  launch_scan<Pass::kFill>(
+      "KDA states again",
+      Scan<T>{.places = places, .factors = factors, .begin = state_before, .trail = trail}, stream);
 }
 
 template <typename T>
@@ -380,8 +376,7 @@ void kda_retreat(const KdaPlaces& places, const KdaFactors<T>& factors, const T*
                                       .begin = d_states.before,
                                       .end = d_states.after,
                                       .d_o = d_o,
-                                      .trail = trail,
-                                      .num_stretches = places.num_stretches},
+                                      .trail = trail},
                               stream);
 }
 

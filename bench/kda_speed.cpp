@@ -103,6 +103,7 @@ double median_ms(int repeats, const std::function<void()>& work) {
 }
 
 void run(const Options& options) {
+  device_from_name("cuda");  // or says that there is none
   const DeviceThread on(kGpu);
   const Arrays arrays = make_arrays(options);
   const LinearAttentionShape shape{

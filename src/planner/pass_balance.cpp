@@ -1,11 +1,10 @@
 #include "planner/pass_balance.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
-#include "planner/block_search.h"
 #include "planner/plan_prediction.h"
+#include "planner/tile_borders.h"
 
 namespace longspan {
 namespace {
@@ -17,14 +16,8 @@ constexpr int kMaxRounds = 4;
 constexpr double kLeastGain = 1e-6;
 // And the server must be this far above the level: single rows cost many bytes for their work.
 constexpr double kLeastSurplus = 0.015;
-
-// The query at which [queries.begin, border) see about this share of the tile's pairs.
-int64_t border_at_share(const Tile& tile, double share) {
-  const double begin = static_cast<double>(tile.queries.begin - tile.keys.begin);
-  const double end = static_cast<double>(tile.queries.end - tile.keys.begin);
-  const double part = std::clamp(share, 0.0, 1.0) * (end * end - begin * begin);
-  return static_cast<int64_t>(std::sqrt(std::max(0.0, begin * begin + part))) + tile.keys.begin;
-}
+// Keys that come in less than this share of the window need not be thought about.
+constexpr double kLongWait = 0.25;
 
 // Work that a server can give: a stretch of one tile.
 struct Supply {
@@ -200,6 +193,7 @@ class Balancer {
     }
     sort_receivers();
     next_receiver_ = 0;
+    node_document_.assign(ranks_, -1);
     double sum = 0;
     for (const int rank : receivers_) sum += deficit_s(rank);
     // At least something, so that divisions by it stay finite.
@@ -211,8 +205,6 @@ class Balancer {
   // so a document's takers had better be neighbours.
   void sort_receivers() {
     const bool by_node = has_nodes();
-    const int per_node = draft_.costs().links.servers_per_node;
-    const auto node = [&](int rank) { return static_cast<size_t>(rank / per_node); };
     std::vector<double> node_deficit_s(by_node ? ranks_ : 0, 0.0);
     if (by_node) {
       for (const int rank : receivers_) node_deficit_s[node(rank)] += deficit_s(rank);
@@ -318,15 +310,39 @@ class Balancer {
     std::sort(ranks.begin() + sorted, ranks.end(), by_deficit);
   }
 
-  // The server that takes next, or kUnplaced if none lacks enough.
-  int pick_receiver(double least_s) {
+  // The server that takes next, or kUnplaced if none lacks enough. One that would get all keys from
+  // outside for little work goes after the others.
+  int pick_receiver(const Tile& tile, double left_s, double least_s) {
     for (; next_preferred_ < preferred_.size(); ++next_preferred_) {
       if (lacks(preferred_[next_preferred_], least_s)) return preferred_[next_preferred_];
     }
     while (next_receiver_ < receivers_.size() && !lacks(receivers_[next_receiver_], least_s)) {
       ++next_receiver_;
     }
+    for (size_t at = next_receiver_; at < receivers_.size(); ++at) {
+      const int rank = receivers_[at];
+      if (!lacks(rank, least_s)) continue;
+      if (!is_keys_for_little(rank, tile, std::min(left_s, deficit_s(rank)))) return rank;
+    }
     return next_receiver_ < receivers_.size() ? receivers_[next_receiver_] : kUnplaced;
+  }
+
+  // Whether the tile's keys take longer to come than the work that they are for, and a good part of
+  // the time in which exchange hides, and no server of the node has them yet.
+  bool is_keys_for_little(int rank, const Tile& tile, double amount_s) const {
+    if (node_document_[node(rank)] == tile.document) return false;
+    const PassCosts& pass = draft_.pass_costs();
+    const LinkClass& link = draft_.costs().links.between_nodes;
+    if (link.bytes_per_s <= 0) return false;
+    const double keys_s = static_cast<double>(tile.keys.size()) *
+                          std::max(pass.bytes.key_out, pass.bytes.key_back_partial) /
+                          link.bytes_per_s;
+    const double window_s = std::max(pass.window.enter_s, pass.window.exit_s);
+    return keys_s > amount_s && keys_s > kLongWait * window_s;
+  }
+
+  size_t node(int rank) const {
+    return static_cast<size_t>(rank / draft_.costs().links.servers_per_node);
   }
 
   int least_loaded() const {
@@ -375,7 +391,7 @@ class Balancer {
       const Tile tile = draft_.tile(idx);
       const double least_s = row_cost_s(tile) / 2;
       if (!must_place && left_s < least_s) return;
-      int receiver = pick_receiver(must_place ? 0 : least_s);
+      int receiver = pick_receiver(tile, left_s, must_place ? 0 : least_s);
       double amount_s = left_s;
       if (receiver != kUnplaced) {
         amount_s = std::min(left_s, deficit_s(receiver));
@@ -392,6 +408,7 @@ class Balancer {
         continue;
       }
       draft_.give_queries(idx, given, receiver);
+      node_document_[node(receiver)] = tile.document;
       if (given == tile.queries) return;
       left_s -= tile.cost_s - draft_.tile(idx).cost_s;
     }
@@ -447,26 +464,10 @@ class Balancer {
   size_t next_preferred_ = 0;
   std::vector<int> receivers_;  // by falling deficit when the round began
   size_t next_receiver_ = 0;
+  std::vector<int32_t> node_document_;  // that a server of each node took last
 };
 
 }  // namespace
-
-int64_t border_at_cost(const TileDraft& draft, const Tile& tile, double target_s) {
-  const Range& queries = tile.queries;
-  const auto cost_to = [&](int64_t border) {
-    return border <= queries.begin ? 0.0 : draft.cost_s(tile, {queries.begin, border});
-  };
-  // Borders inside the tile are the blocks [first, last]; before and after come begin and end.
-  const int64_t first = queries.begin / kBlockTokens + 1;
-  const int64_t last = (queries.end - 1) / kBlockTokens;
-  // last + 1 stands for the tile's end.
-  const int64_t low =
-      first_block(first, last + 1, border_at_share(tile, target_s / tile.cost_s) / kBlockTokens,
-                  [&](int64_t block) { return cost_to(block * kBlockTokens) >= target_s; });
-  const int64_t above = low > last ? queries.end : low * kBlockTokens;
-  const int64_t below = std::max(queries.begin, (low - 1) * kBlockTokens);
-  return target_s - cost_to(below) < cost_to(above) - target_s ? below : above;
-}
 
 void balance(double epsilon, TileDraft* draft) {
   for (int round = 0; round < kMaxRounds; ++round) {

@@ -19,8 +19,4 @@ namespace longspan {
 
 void balance(double epsilon, TileDraft* draft);
 
-// The border of a tile's queries at which [queries.begin, border) cost `target_s` as nearly as
-// 128-blocks of the document allow; the begin or the end if that is nearer.
-int64_t border_at_cost(const TileDraft& draft, const Tile& tile, double target_s);
-
 }  // namespace longspan

@@ -65,20 +65,31 @@ void RelayWays::set_goal() {
   goal_bytes_ = std::max(kHotFactor * mean_bytes_, kHotWindowShare * hidden_bytes);
 }
 
+// What the busiest home's sending counts, beside lateness.
+double RelayWays::peak_s() const {
+  const double bytes_per_s = costs_.links.between_nodes.bytes_per_s;
+  return bytes_per_s > 0 ? kPeakSeconds * goal_bytes_ / bytes_per_s : 0;
+}
+
 bool RelayWays::find() {
   split();
   if (shared_.stretches().empty()) return false;
   count_direct();
-  double least_late_s = find_ways();
+  double late_s = find_ways();
+  double best_s = late_s + peak_s();
   best_hops_.swap(hops_);
+  if (late_s <= 0) return has_relays();
   for (const double patience : kPatience) {
-    if (least_late_s <= 0) break;
     goal_bytes_ = patience * most_bytes_;
-    const double late_s = find_ways();
-    if (late_s >= least_late_s) continue;
-    least_late_s = late_s;
+    late_s = find_ways();
+    if (late_s + peak_s() >= best_s) continue;
+    best_s = late_s + peak_s();
     best_hops_.swap(hops_);
   }
+  return has_relays();
+}
+
+bool RelayWays::has_relays() const {
   return std::any_of(best_hops_.begin(), best_hops_.end(),
                      [](const Hop& hop) { return hop.round > 0; });
 }

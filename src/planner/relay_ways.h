@@ -25,6 +25,9 @@ namespace longspan {
 
 class RelayWays {
  public:
+  // A second in which the busiest rank sends counts as this many seconds of lateness.
+  static constexpr double kPeakSeconds = 0.3;
+
   // `transfers`: one round in wire order; it must outlive this.
   RelayWays(const TokenLayout& layout, const PlanningCosts& costs, Direction direction,
             const std::vector<Transfer>& transfers);
@@ -59,6 +62,8 @@ class RelayWays {
   }
 
   void set_goal();
+  double peak_s() const;
+  bool has_relays() const;
   void split();
   void split(size_t begin, size_t end, RowKind kind);
   size_t count_groups(const SharedStretch& stretch) const;

@@ -5,9 +5,10 @@
 
 The shape is the released one: 32 heads of width 128, pools of 4 tokens, 512 pools chosen. The peer goes over chunks of
 queries and of pools: a bfloat16 matrix product by cuBLAS, then one compiled kernel (torch.compile) for relu, the weighted
-sum over heads and the causal mask, then torch.topk, merged into a running list; chunks that no query sees are left out.
-Its products are bfloat16, which halves what it writes and reads; longspan's stay in float32 registers. Chunk sizes are
-tried on a part of the document first, and the fastest are taken. Both draw the same inputs (their sums are compared), and
+sum over heads and the causal mask, then torch.topk, either of each chunk and merged into a running list or once of all
+scores of a chunk of queries; chunks that no query sees are left out.
+Its products are bfloat16, which halves what it writes and reads; longspan's stay in float32 registers. Chunk sizes and
+both ways are tried on a part of the document first, and the fastest are taken. Both draw the same inputs (their sums are compared), and
 the selections of some hundred queries are compared with float64: longspan's sets must be those of float64 wherever the
 last chosen and the first dropped score differ by more than rounding; of the peer only the share of equal pools is told.
 Turns: longspan, peer, as often as --rounds says; a figure is each side's best. Needs torch.
@@ -26,8 +27,10 @@ import torch
 HEADS, WIDTH, POOL_TOKENS, TOP = 32, 128, 4, 512
 SCALE = WIDTH**-0.5
 MARGIN = 1e-5  # of the scores' size: float32 sums of 32 terms
-CHUNKS = [(64, 16384), (128, 8192), (128, 16384), (256, 4096), (256, 8192), (512, 4096)]
+# Queries, pools, and whether all scores of the queries are kept for one topk.
+CHUNKS = [(queries, pools, whole) for queries, pools in [(256, 16384), (512, 16384), (1024, 8192)] for whole in [False, True]]
 PROBE_QUERIES = 4096
+KEPT_CHUNKS = 2  # for the next document
 MINUS_INFINITY = float("-inf")
 
 
@@ -40,10 +43,10 @@ def draw_inputs(tokens):
     return queries, weights, keys
 
 
-def head_sum(dots, weights, positions, pool_ids):
-    scores = (torch.relu(dots.float()) * weights.float()[:, :, None]).sum(1)
+def head_sum(dots, weights, positions, pool_ids, scores):
+    sums = (torch.relu(dots.float()) * weights.float()[:, :, None]).sum(1)
     visible = (positions[:, None] + 1) // POOL_TOKENS
-    return torch.where(pool_ids[None, :] < visible, scores, MINUS_INFINITY)
+    scores.copy_(torch.where(pool_ids[None, :] < visible, sums, MINUS_INFINITY))
 
 
 class Peer:
@@ -51,34 +54,42 @@ class Peer:
         self.queries, self.weights, self.keys = queries, weights, keys
         self.positions = torch.arange(queries.shape[0], device="cuda")
         self.pool_ids = torch.arange(keys.shape[0], device="cuda")
-        self.head_sum = torch.compile(head_sum, dynamic=True)
+        self.head_sum = torch.compile(head_sum, dynamic=False)
 
-    def scores(self, begin, end, first, last):
-        dots = torch.mm(self.queries[begin:end].view(-1, WIDTH), self.keys[first:last].t())
-        return self.head_sum(dots.view(end - begin, HEADS, last - first), self.weights[begin:end],
-                             self.positions[begin:end], self.pool_ids[first:last])
-
-    # Selected pools of queries [begin, end); those that see no more than TOP take all and are left out.
-    def run(self, begin, end, chunk):
-        query_step, pool_step = chunk
-        lists = torch.full((end - begin, TOP), -1, device="cuda", dtype=torch.int32)
-        for row in range(max(begin, (TOP + 1) * POOL_TOKENS - 1), end, query_step):
-            row_end = min(end, row + query_step)
-            seen = row_end // POOL_TOKENS
-            values = indices = None
-            for first in range(0, seen, pool_step):
-                last = min(seen, first + pool_step)
-                scores = self.scores(row, row_end, first, last)
-                best, places = scores.topk(min(TOP, last - first), 1, sorted=False)
-                places = places + first
-                if values is not None:
-                    values = torch.cat([values, best], 1)
-                    indices = torch.cat([indices, places], 1)
-                    best, order = values.topk(TOP, 1, sorted=False)
-                    places = indices.gather(1, order)
-                values, indices = best, places
-            lists[row - begin:row_end - begin] = indices.to(torch.int32)
+    # Selected pools of the queries from `begin` on; those that see no more than TOP take all and may come out odd.
+    def run(self, begin, chunk):
+        query_step, pool_step, whole = chunk
+        tokens, pools = self.queries.shape[0], self.keys.shape[0]
+        lists = torch.full((tokens - begin, TOP), -1, device="cuda", dtype=torch.int32)
+        dots = torch.empty(query_step * HEADS, pool_step, device="cuda", dtype=torch.bfloat16)
+        scores = torch.empty(query_step, pools if whole else pool_step, device="cuda")
+        first_row = max(begin, (TOP + 1) * POOL_TOKENS - 1) // query_step * query_step
+        for row in range(max(begin, first_row), tokens, query_step):
+            rows = slice(row, row + query_step)
+            best = None
+            ends = range(pool_step, (row + query_step) // POOL_TOKENS + pool_step, pool_step)
+            for end in ends:
+                of_pools = slice(end - pool_step, end)
+                torch.mm(self.queries[rows].view(-1, WIDTH), self.keys[of_pools].t(), out=dots)
+                part = scores[:, of_pools] if whole else scores
+                self.head_sum(dots.view(query_step, HEADS, pool_step), self.weights[rows], self.positions[rows],
+                              self.pool_ids[of_pools], part)
+                if not whole:
+                    best = self.merged(best, part, end - pool_step)
+            chosen = scores[:, :ends[-1]].topk(TOP, 1, sorted=False)[1] if whole else best[1]
+            lists[row - begin:row - begin + query_step] = chosen.to(torch.int32)
         return lists
+
+    @staticmethod
+    def merged(best, scores, first_pool):
+        values, places = scores.topk(TOP, 1, sorted=False)
+        places = places + first_pool
+        if best is None:
+            return values, places
+        values = torch.cat([best[0], values], 1)
+        places = torch.cat([best[1], places], 1)
+        values, order = values.topk(TOP, 1, sorted=False)
+        return values, places.gather(1, order)
 
 
 def seconds_of(run):
@@ -90,16 +101,33 @@ def seconds_of(run):
     return begin.elapsed_time(end) / 1e3, result
 
 
-def fastest_chunk(peer, tokens):
-    times = {}
+def chunk_text(chunk):
+    return f"{chunk[0]} queries x {chunk[1]} pools, {'one topk' if chunk[2] else 'running topk'}"
+
+
+# The chunks from fast to slow, of those given.
+def ranked_chunks(peer, chunks):
+    tokens = peer.queries.shape[0]
     begin = max(0, tokens - PROBE_QUERIES)
-    for chunk in CHUNKS:
-        run = functools.partial(peer.run, begin, tokens, chunk)
+    times = {}
+    for chunk in chunks:
+        run = functools.partial(peer.run, begin, chunk)
         run()
-        times[chunk] = seconds_of(run)[0]
-        print(f"  peer, chunks of {chunk[0]} queries x {chunk[1]} pools: {times[chunk] * 1e6 / (tokens - begin):.2f} us a query",
-              flush=True)
-    return min(times, key=times.get)
+        times[chunk] = min(seconds_of(run)[0] for _ in range(2))
+        print(f"  peer, chunks of {chunk_text(chunk)}: {times[chunk] * 1e6 / (tokens - begin):.2f} us a query", flush=True)
+    return sorted(chunks, key=times.get)
+
+
+def print_profile(run):
+    from torch.profiler import ProfilerActivity, profile
+    with profile(activities=[ProfilerActivity.CUDA]) as measured:
+        run()
+        torch.cuda.synchronize()
+    kernels = sorted(measured.key_averages(), key=lambda kernel: -kernel.self_device_time_total)
+    total = sum(kernel.self_device_time_total for kernel in kernels)
+    for kernel in kernels[:6]:
+        share = kernel.self_device_time_total / total
+        print(f"    {100 * share:4.1f} % {kernel.count:6d} x {kernel.self_device_time_total / kernel.count:8.1f} us  {kernel.key[:90]}")
 
 
 # Scores of some queries in float64, -infinity where they see nothing.
@@ -140,7 +168,7 @@ def run_longspan(binary, tokens, rows, repeats, folder):
     return json.loads(output), pools.cuda()
 
 
-def compare_at(arguments, tokens, folder):
+def compare_at(arguments, tokens, chunks, folder):
     print(f"{tokens} tokens", flush=True)
     first = (TOP + 1) * POOL_TOKENS - 1
     rows = [first + (tokens - 1 - first) * i // (arguments.rows - 1) for i in range(arguments.rows)]
@@ -149,20 +177,23 @@ def compare_at(arguments, tokens, folder):
     sums = [float(x.sum(dtype=torch.float64)) for x in (queries, weights, keys)]
     exact = exact_scores(queries, weights, keys, rows)
     peer = Peer(queries, weights, keys)
-    chunk = fastest_chunk(peer, tokens)
+    chunks = ranked_chunks(peer, chunks)
+    chunk = chunks[0]
+    if arguments.profile:
+        print_profile(functools.partial(peer.run, max(0, tokens - PROBE_QUERIES), chunk))
     for _ in range(arguments.rounds):
         own, own_pools = run_longspan(arguments.binary, tokens, rows, arguments.repeats, folder)
         own_times += own["seconds"]
         if own["sums"] != sums:
             sys.exit(f"the inputs differ: {own['sums']} and {sums}")
         for _ in range(arguments.repeats):
-            seconds, lists = seconds_of(functools.partial(peer.run, 0, tokens, chunk))
+            seconds, lists = seconds_of(functools.partial(peer.run, 0, chunk))
             peer_times.append(seconds)
     own_share, own_wrong = compare(own_pools, exact)
     peer_share, peer_wrong = compare(lists[torch.tensor(rows, device="cuda")], exact)
     pairs = sum((t + 1) // POOL_TOKENS for t in range(first, tokens))
     result = {
-        "tokens": tokens, "longspan_s": own_times, "peer_s": peer_times, "peer_chunk": chunk,
+        "tokens": tokens, "longspan_s": own_times, "peer_s": peer_times, "peer_chunk": chunk_text(chunk),
         "ratio": min(peer_times) / min(own_times), "ratio_of_medians": statistics.median(peer_times) / statistics.median(own_times),
         "longspan_tflops": pairs * 2 * HEADS * WIDTH / min(own_times) / 1e12,
         "longspan_bytes_beyond_warm_up": own["bytes_at_peak_beyond_warm_up"],
@@ -174,7 +205,7 @@ def compare_at(arguments, tokens, folder):
           f"longspan {own_share:.5f}, peer {peer_share:.5f}", flush=True)
     if own_wrong:
         sys.exit("longspan selected pools that float64 does not")
-    return result
+    return result, chunks[:KEPT_CHUNKS]
 
 
 def main():
@@ -184,11 +215,15 @@ def main():
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=2, help="timed runs of each side in a round")
     parser.add_argument("--rows", type=int, default=128, help="queries whose selection is compared")
+    parser.add_argument("--profile", action="store_true", help="where the peer's time goes")
     parser.add_argument("--out", type=pathlib.Path, help="JSON file of the results")
     arguments = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
+    results, chunks = [], CHUNKS
     with tempfile.TemporaryDirectory() as folder:
-        results = [compare_at(arguments, tokens, pathlib.Path(folder)) for tokens in arguments.tokens or [262144, 1048576]]
+        for tokens in arguments.tokens or [262144, 1048576]:
+            result, chunks = compare_at(arguments, tokens, chunks, pathlib.Path(folder))
+            results.append(result)
     if arguments.out:
         arguments.out.write_text(json.dumps({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
                                              "results": results}, indent=1) + "\n")

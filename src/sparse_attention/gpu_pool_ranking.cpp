@@ -18,20 +18,23 @@ namespace {
 
 using cuda::Accumulate;
 
-// One wave of blocks of a GPU with 132 multiprocessors (kernels/cuda/index_scoring.cu), and long
-// enough that neither its start nor the sorting of lists counts: 66 MiB of float32.
-constexpr int64_t kMostQueries = 528;
+// One wave of blocks of a GPU with 132 multiprocessors (kernels/cuda/hopper_index_scores.cu), and
+// enough pools that neither its start nor the sorting of lists counts: 132 MiB of float32.
+constexpr int64_t kMostQueries = 1056;
 constexpr int64_t kMostPools = 32768;
 constexpr int64_t kFewestPools = 256;
+constexpr int64_t kStrideMultiple = 4;  // of rows of scores: they begin at multiples of 16 bytes
 
 struct ScoreBlocks {
   int64_t queries = kMostQueries;
   int64_t pools = kMostPools;
 };
 
-ScoreBlocks score_blocks(int64_t element_bytes, int64_t bound_bytes) {
+ScoreBlocks score_blocks(int64_t element_bytes, int64_t candidate_bytes, int64_t bound_bytes) {
   ScoreBlocks blocks;
-  const auto bytes = [&] { return blocks.queries * blocks.pools * element_bytes; };
+  const auto bytes = [&] {
+    return blocks.queries * (blocks.pools * element_bytes + candidate_bytes);
+  };
   while (bytes() > bound_bytes && blocks.pools > kFewestPools) blocks.pools /= 2;
   while (bytes() > bound_bytes && blocks.queries > 1) blocks.queries /= 2;
   if (bytes() > bound_bytes) {
@@ -47,8 +50,8 @@ class GpuPoolRanking final : public PoolRanking {
  public:
   GpuPoolRanking(const IndexShape& shape, const at::TensorOptions& options, int64_t work_bytes)
       : shape_(shape),
-        options_(options.dtype(accumulate_type(at::typeMetaToScalarType(options.dtype())))),
-        blocks_(score_blocks(sizeof(A), work_bytes)) {
+        options_(options.dtype(at::kByte)),
+        blocks_(score_blocks(sizeof(A), cuda::candidate_bytes<A>(), work_bytes)) {
     if (shape.top_pools > cuda::kMostTopPools) {
       throw UserError(text("an index that selects ", shape.top_pools,
                            " pools does not run on the GPU, whose lists hold ", cuda::kMostTopPools,
@@ -63,7 +66,7 @@ class GpuPoolRanking final : public PoolRanking {
     for (int64_t row = std::max<int64_t>(0, least_position - queries.first_position); row < rows;
          row += blocks_.queries) {
       const Range block{row, std::min(rows, row + blocks_.queries)};
-      for (const RankedPools& some : pools) score_block(queries, block, some);
+      score_block(queries, block, pools);
     }
   }
 
@@ -77,10 +80,29 @@ class GpuPoolRanking final : public PoolRanking {
  private:
   using A = Accumulate<T>;
 
-  void score_block(const RankedQueries& queries, const Range& rows, const RankedPools& pools) {
+  // Neighbouring pools that one launch scores.
+  struct Turn {
+    const T* keys;
+    int64_t first_pool;
+    int64_t count;
+  };
+
+  std::vector<Turn> turns_of(std::span<const RankedPools> pools, int64_t last_position) const {
+    std::vector<Turn> turns;
+    for (const RankedPools& some : pools) {
+      const int64_t seen =
+          std::min(some.keys_PD.size(0), shape_.visible_pools(last_position) - some.first_pool);
+      for (int64_t first = 0; first < seen; first += blocks_.pools) {
+        turns.push_back({device_data<const T>(some.keys_PD) + first * shape_.width,
+                         some.first_pool + first, std::min(blocks_.pools, seen - first)});
+      }
+    }
+    return turns;
+  }
+
+  void score_block(const RankedQueries& queries, const Range& rows,
+                   std::span<const RankedPools> pools) {
     const int64_t position = queries.first_position + rows.begin;
-    const int64_t seen = std::min(
-        pools.keys_PD.size(0), shape_.visible_pools(position + rows.size() - 1) - pools.first_pool);
     const cuda::IndexQueryRows<T> of_queries{
         device_data<const T>(queries.q_TJD) + rows.begin * shape_.heads * shape_.width,
         device_data<const T>(queries.weights_TJ) + rows.begin * shape_.heads, position,
@@ -88,26 +110,40 @@ class GpuPoolRanking final : public PoolRanking {
     const cuda::TopPoolLists<A> lists{
         device_data<A>(queries.lists.scores_TB) + rows.begin * shape_.top_pools,
         device_data<int32_t>(queries.lists.pools_TB) + rows.begin * shape_.top_pools};
-    for (int64_t first = 0; first < seen; first += blocks_.pools) {
-      const int64_t count = std::min(blocks_.pools, seen - first);
-      const cuda::IndexScoreBlock<A> scores{work_buffer(rows.size() * count), count};
-      const int64_t first_pool = pools.first_pool + first;
-      cuda::index_scores<T>(
-          shape_, of_queries,
-          {device_data<const T>(pools.keys_PD) + first * shape_.width, first_pool, count}, scores,
+    const std::vector<Turn> turns = turns_of(pools, position + rows.size() - 1);
+    int64_t widest = 0;
+    for (const Turn& turn : turns) widest = std::max(widest, turn.count);
+    const int64_t stride = (widest + kStrideMultiple - 1) / kStrideMultiple * kStrideMultiple;
+    const Buffers work = buffers(rows.size(), stride);
+    for (size_t idx = 0; idx < turns.size(); ++idx) {
+      const Turn& turn = turns[idx];
+      cuda::index_scores<T>(shape_, of_queries, {turn.keys, turn.first_pool, turn.count},
+                            {work.scores, stride}, current_stream());
+      cuda::enter_top_pools<A>(
+          shape_, {work.scores, stride}, {position, rows.size(), turn.first_pool, turn.count},
+          lists, work.candidates, {.first = idx == 0, .last = idx + 1 == turns.size()},
           current_stream());
-      cuda::enter_top_pools<A>(shape_, scores, position, rows.size(), first_pool, count, lists,
-                               current_stream());
     }
   }
 
-  A* work_buffer(int64_t elements) {
-    if (!buffer_.defined() || buffer_.numel() < elements) buffer_ = at::empty({elements}, options_);
-    return device_data<A>(buffer_);
+  struct Buffers {
+    A* scores;
+    void* candidates;
+  };
+
+  Buffers buffers(int64_t rows, int64_t stride) {
+    const int64_t score_bytes = rows * stride * static_cast<int64_t>(sizeof(A));
+    const int64_t bytes = score_bytes + rows * cuda::candidate_bytes<A>();
+    if (!buffer_.defined() || buffer_.numel() < bytes) {
+      buffer_.reset();  // first, so that both never live together
+      buffer_ = at::empty({bytes}, options_);
+    }
+    auto* begin = device_data<uint8_t>(buffer_);
+    return {reinterpret_cast<A*>(begin), begin + score_bytes};
   }
 
   const IndexShape shape_;
-  const at::TensorOptions options_;
+  const at::TensorOptions options_;  // of the work buffer: bytes
   const ScoreBlocks blocks_;
   at::Tensor buffer_;
 };

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "device/device.h"
 #include "device/device_types.h"
+#include "kernels/cuda/hopper_sparse_attention.h"
 #include "kernels/cuda/sparse_attention.h"
 #include "sparse_attention/gpu_sparse_attention.h"
 
@@ -90,6 +91,11 @@ class Blocks {
   }
 
   int64_t padded_keys() const { return padded_keys_; }
+  // Whether one kernel runs attention, without gathering rows first.
+  bool fused() const {
+    return options_.dtype() == at::kBFloat16 &&
+           cuda::hopper_sparse_attention_runs(shape_, pools_.size(1));
+  }
   const at::TensorOptions& options() const { return options_; }
 
   template <typename Run>
@@ -101,6 +107,8 @@ class Blocks {
       run(block, rows_of(block));
     }
   }
+
+  cuda::SelectedRows all() const { return rows_of({0, pools_.size(0)}); }
 
   at::Tensor empty(const cuda::SelectedRows& of, int64_t rows, int64_t columns) const {
     return at::empty({of.count, rows, columns}, options_);
@@ -139,13 +147,51 @@ at::Tensor rows_of(const at::Tensor& tensor, const Range& rows) {
   return tensor.narrow(0, rows.begin, rows.size());
 }
 
+// What backward reads and writes, row by row.
+struct GradientRows {
+  const SelectedGradientInputs& inputs;
+  at::Tensor delta_TH;
+  at::Tensor table;  // of latents
+  at::Tensor d_q_THR;
+};
+
+// dQ of a block, and the gradients of its scores and the weights [n, 2 H, L]. `heads`: queries and
+// gradients of outputs side by side, so that one product serves both.
+template <typename T>
+at::Tensor query_gradients(const Blocks& blocks, const Range& block, const cuda::SelectedRows& of,
+                           const GradientRows& rows, const at::Tensor& heads) {
+  using A = Accumulate<T>;
+  const at::Tensor gradients = blocks.empty(of, 2 * of.shape.heads, blocks.padded_keys());
+  at::Tensor d_q = rows_of(rows.d_q_THR, block);
+  const at::Tensor lse = rows_of(rows.inputs.lse_TH, block);
+  const at::Tensor delta = rows_of(rows.delta_TH, block);
+  if constexpr (std::is_same_v<T, cuda::Bf16>) {
+    if (blocks.fused()) {
+      cuda::hopper_selected_gradient(of,
+                                     {device_data<const T>(rows_of(rows.inputs.q_THR, block)),
+                                      device_data<const T>(rows_of(rows.inputs.d_o_THR, block)),
+                                      device_data<const A>(lse), device_data<const A>(delta)},
+                                     device_data<void* const>(rows.table), device_data<T>(d_q),
+                                     device_data<T>(gradients), current_stream());
+      return gradients;
+    }
+  }
+  const at::Tensor gathered = blocks.gather<T>(of, rows.table);
+  const at::Tensor products = accumulated_product(heads, gathered.transpose(1, 2));
+  cuda::selected_score_gradient<T>(of, device_data<const A>(products), device_data<const A>(lse),
+                                   device_data<const A>(delta), device_data<T>(gradients),
+                                   current_stream());
+  at::bmm_out(d_q, gradients.narrow(1, 0, of.shape.heads), gathered);
+  return gradients;
+}
+
 // Sums what the queries of a block give to the latents that they chose, in their order.
 template <typename T>
 void add_contributions(const cuda::SelectedRows& of, const at::Tensor& contributions,
                        const at::Tensor& table, const at::TensorOptions& ids) {
   const at::Tensor keys = at::empty({of.count * of.entries_per_row()}, ids);
   cuda::entry_keys(of, device_data<int32_t>(keys), current_stream());
-  const auto [sorted, order] = at::sort(keys, /*stable=*/true);
+  const auto [sorted, order] = at::sort(keys, std::optional<bool>(true), /*dim=*/0);
   cuda::add_to_latents<T>(of, device_data<const int32_t>(sorted), device_data<const int64_t>(order),
                           device_data<const T>(contributions), device_data<void* const>(table),
                           current_stream());
@@ -164,6 +210,12 @@ SelectedOutput gpu_selected_attention(const SparseAttentionShape& shape, const T
   const RowPlaces places(layout, piece, q_THR.device());
   const at::Tensor table = row_table(latents, places.lines, shape.width, type, q_THR.device());
   const Blocks blocks(shape, places, q_THR, pools_TB);
+  if (blocks.fused()) {
+    cuda::hopper_selected_attention(
+        blocks.all(), device_data<const cuda::Bf16>(q_THR), device_data<void* const>(table),
+        device_data<cuda::Bf16>(output.o_THR), device_data<float>(output.lse_TH), current_stream());
+    return output;
+  }
   for_device_type(type, [&]<typename T>() {
     const auto row_bytes = static_cast<int64_t>(
         blocks.padded_keys() *
@@ -187,34 +239,25 @@ at::Tensor gpu_selected_attention_backward(const SparseAttentionShape& shape,
                                            const TokenLayout& layout, const Range& piece,
                                            const SelectedGradientInputs& inputs,
                                            const RowStore& latents, const RowStore& sums) {
-  at::Tensor d_q = at::empty_like(inputs.q_THR);
+  const at::Tensor d_q = at::empty_like(inputs.q_THR);
   if (piece.empty()) return d_q;
   const at::ScalarType type = d_q.scalar_type();
   const RowPlaces places(layout, piece, d_q.device());
-  const at::Tensor table = row_table(latents, places.lines, shape.width, type, d_q.device());
   const at::Tensor sum_table =
       row_table(sums, places.lines, shape.width, accumulate_type(type), d_q.device());
-  const at::Tensor delta =
-      row_delta({.heads = shape.heads, .key_heads = shape.heads, .head_width = shape.width},
-                inputs.o_THR, inputs.d_o_THR);
+  const AttentionShape all_heads{
+      .heads = shape.heads, .key_heads = shape.heads, .head_width = shape.width};
+  const GradientRows rows{inputs, row_delta(all_heads, inputs.o_THR, inputs.d_o_THR),
+                          row_table(latents, places.lines, shape.width, type, d_q.device()), d_q};
   const Blocks blocks(shape, places, inputs.q_THR, inputs.pools_TB);
   for_device_type(type, [&]<typename T>() {
-    using A = Accumulate<T>;
-    const auto row_bytes =
-        static_cast<int64_t>(blocks.padded_keys() * (2 * shape.width * sizeof(T) +
-                                                     2 * shape.heads * (sizeof(T) + sizeof(A))));
+    const auto row_bytes = static_cast<int64_t>(
+        blocks.padded_keys() *
+        (2 * shape.width * sizeof(T) + 2 * shape.heads * (sizeof(T) + sizeof(Accumulate<T>))));
     blocks.for_each(row_bytes, [&](const Range& block, const cuda::SelectedRows& of) {
-      const at::Tensor gathered = blocks.gather<T>(of, table);
-      // Of each row first the queries, then the gradients of their outputs: one product for both.
       const at::Tensor heads =
           at::cat({rows_of(inputs.q_THR, block), rows_of(inputs.d_o_THR, block)}, 1);
-      const at::Tensor products = accumulated_product(heads, gathered.transpose(1, 2));
-      const at::Tensor gradients = blocks.empty(of, 2 * shape.heads, blocks.padded_keys());
-      cuda::selected_score_gradient<T>(
-          of, device_data<const A>(products), device_data<const A>(rows_of(inputs.lse_TH, block)),
-          device_data<const A>(rows_of(delta, block)), device_data<T>(gradients), current_stream());
-      at::Tensor d_q_block = rows_of(d_q, block);
-      at::bmm_out(d_q_block, gradients.narrow(1, 0, shape.heads), gathered);
+      const at::Tensor gradients = query_gradients<T>(blocks, block, of, rows, heads);
       const at::Tensor contributions = at::bmm(gradients.transpose(1, 2), heads);
       add_contributions<T>(of, contributions, sum_table, inputs.pools_TB.options());
     });

@@ -332,6 +332,38 @@ TEST_F(GpuSparseAttention, AttentionEqualsTheCpu) {
   }
 }
 
+// As many keys as the released model selects, of a document that is longer.
+TEST_F(GpuSparseAttention, ReleasedShapeEqualsTheCpu) {
+  RandomStream random(3, "released selection");
+  SelectedCase c{.shape = {.heads = 64, .width = 512, .pool_tokens = 4, .scale = 1.0 / 16},
+                 .layout = TokenLayout::from_borders({2603}, 1, 2, {0, 2592, 2603})};
+  c.piece = c.layout.piece(0, 1);
+  c.pools = at::full({c.piece.size(), 512}, -1, at::kInt);
+  for (int64_t row = 0; row < c.piece.size(); ++row) {
+    const int64_t dropped = random.between(1, 128);  // every pool but a stretch of 136 or so
+    const int64_t visible = (2592 + row + 1) / 4;
+    for (int64_t idx = 0; idx < 512; ++idx) {
+      c.pools[row][idx] = static_cast<int32_t>(idx < dropped * 4 ? idx : idx + visible - 512);
+    }
+  }
+  const std::vector<int64_t> row = {c.piece.size(), 64, 512};
+  c.q = values_in(random, row, at::kBFloat16);
+  c.d_o = values_in(random, row, at::kBFloat16);
+  c.latents = values_in(random, {2603, 512}, at::kBFloat16);
+  c.sources = {700, 2593, 2603};
+  const auto expected = run_selected(c, at::TensorOptions(at::kDouble));
+  const SelectedOutput saved{expected[0], expected[1]};
+  const char* const names[] = {"o", "lse", "d_q", "d_latents"};
+  for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
+    const auto found = run_selected(c, on_gpu(type), &saved);
+    for (size_t i = 0; i < 4; ++i) {
+      const double error = error_of(found[i], expected[i]);
+      std::printf("  released %s %s: error %.2e\n", c10::toString(type), names[i], error);
+      EXPECT_LE(error, 3 * rounding_of(type)) << names[i];
+    }
+  }
+}
+
 // --- Operations around it -----------------------------------------------------------------------
 
 TestParameters copy_of(const TestParameters& parameters, at::ScalarType type) {

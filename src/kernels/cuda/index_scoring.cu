@@ -153,9 +153,9 @@ void launch_fast_scores(const FastIndexScores& of, int64_t tiles, Stream stream)
       fast_scores_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   LONGSPAN_CHECK(allowed == cudaSuccess, "index scores: ", cudaGetErrorString(allowed));
   const int64_t groups = divide_up(of.queries, kWarps);
-  // One wave of blocks if the queries are few, and never less than four tiles for each.
-  const int64_t splits =
-      std::clamp<int64_t>(multiprocessors() / groups, 1, std::max<int64_t>(1, tiles / 4));
+  // Some waves of blocks, and never less than four tiles for each.
+  const int64_t splits = std::clamp<int64_t>(divide_up(4 * multiprocessors(), groups), 1,
+                                             std::max<int64_t>(1, tiles / 4));
   const dim3 blocks(static_cast<unsigned>(groups), static_cast<unsigned>(splits));
   fast_scores_kernel<<<blocks, kWarps * kWarp, kSharedBytes, stream>>>(of);
   const cudaError_t error = cudaGetLastError();

@@ -1,16 +1,17 @@
 // Lists of the best pools of each query on a GPU: scores enter them, lists merge, and at the end
 // they become the selection. Twins of kernels/cpu/index_scoring.h.
 //
-//   cuda::enter_top_pools(shape, {scores, stride}, first_position, queries, first_pool, pools,
-//                         {list_scores, list_pools}, stream);
+//   cuda::enter_top_pools(shape, {scores, stride}, {first_position, rows, first_pool, pools},
+//                         {list_scores, list_pools}, candidates, {.first = true, .last = true}, s);
 //   cuda::merge_top_pools(shape, queries, from, into, stream);
 //   cuda::selected_pools(shape, positions, rows, lists, width, selected, stream);
 //
-// A block of threads runs a query: it reads the scores once, gathers those above the running
-// threshold (the worst of the list) in shared memory, and when that is full sorts it and keeps the
-// best. Score and pool together are one key without equals, so the result is exact, and the same
-// in whatever order scores arrive: higher score first, then the lower pool; -0 is +0, not-a-number
-// is -infinity. Lists are as the CPU's: in that order, pool -1 behind the last.
+// A block of threads runs a query: it reads the scores once and gathers candidates, those above the
+// running threshold, in shared memory. When that is full, a histogram says which of them cannot be
+// among the best; the threshold rises and they are dropped. Behind the last pools the candidates
+// are sorted. Score and pool together are one key without equals, so the result is exact, and the
+// same in whatever order scores arrive: higher score first, then the lower pool; -0 is +0,
+// not-a-number is -infinity. Lists are as the CPU's: in that order, pool -1 behind the last.
 #pragma once
 
 #include "kernels/cuda/cuda_types.h"
@@ -29,12 +30,31 @@ struct TopPoolLists {
   int32_t* pools = nullptr;
 };
 
-// Merges the scores of consecutive pools from `first_pool` on, as far as each query sees them.
-// Queries that need not choose are passed over.
+// Candidates of the queries of a block between its calls: memory of candidate_bytes<A>() for each.
+template <typename A>
+int64_t candidate_bytes();
+
+// Consecutive queries of a document and consecutive pools of it.
+struct EnteringRows {
+  int64_t first_position = 0;
+  int64_t queries = 0;
+  int64_t first_pool = 0;
+  int64_t pools = 0;
+};
+
+// Of the calls for one block of queries: the first one reads the lists, the last one writes them;
+// in between candidates are kept.
+struct EnteringTurn {
+  bool first = true;
+  bool last = true;
+};
+
+// Merges scores into lists, as far as each query sees their pools. Queries that need not choose are
+// passed over. Rows of scores begin at multiples of 16 bytes.
 template <typename A>
 void enter_top_pools(const IndexShape& shape, const IndexScoreBlock<A>& block,
-                     int64_t first_position, int64_t queries, int64_t first_pool, int64_t pools,
-                     const TopPoolLists<A>& lists, Stream stream);
+                     const EnteringRows& rows, const TopPoolLists<A>& lists, void* candidates,
+                     const EnteringTurn& turn, Stream stream);
 
 template <typename A>
 void merge_top_pools(const IndexShape& shape, int64_t queries, const TopPoolLists<const A>& from,

@@ -23,6 +23,7 @@ constexpr Field kFields[] = {
     {"aligned_share", &PlanFigures::aligned_share},
     {"plan_ms", &PlanFigures::plan_ms},
     {"recv_bytes_mean", &PlanFigures::recv_bytes_mean},
+    {"send_between_nodes_bytes_max", &PlanFigures::send_between_nodes_bytes_max},
     {"back_send_bytes_mean", &PlanFigures::back_send_bytes_mean},
     {"back_send_bytes_max", &PlanFigures::back_send_bytes_max},
     {"back_recv_bytes_max", &PlanFigures::back_recv_bytes_max},
@@ -79,6 +80,7 @@ PlanFigures figures_of(const TokenLayout& layout, const AttentionPlan& plan,
     figures.recv_bytes_mean += server.out.received_bytes / servers;
     figures.back_send_bytes_mean += server.back.sent_bytes / servers;
     raise(figures.send_bytes_max, server.out.sent_bytes);
+    raise(figures.send_between_nodes_bytes_max, server.out.sent_between_nodes_bytes);
     raise(figures.recv_bytes_max, server.out.received_bytes);
     raise(figures.back_send_bytes_max, server.back.sent_bytes);
     raise(figures.back_recv_bytes_max, server.back.received_bytes);

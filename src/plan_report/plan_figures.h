@@ -27,6 +27,7 @@ struct PlanFigures {
   double plan_ms = 0;        // dispatch layout included; of means: the median
   // Beside those: what explains them.
   double recv_bytes_mean = 0;
+  double send_between_nodes_bytes_max = 0;  // of one rank's send bytes, those that leave its node
   double back_send_bytes_mean = 0;
   double back_send_bytes_max = 0;
   double back_recv_bytes_max = 0;

@@ -118,24 +118,53 @@ class PairGradients {
   // Rows before the block, decayed to its first border; then k and q of the rows after it, decayed
   // from its last.
   __device__ void fill_operands(int block) {
-    const int first = block * kBlockRows;
-    const int after = kRows - kBlockRows - first;
-    for (int at = static_cast<int>(threadIdx.x); at < (first + after) * W; at += kThreads) {
-      const int place = at / W;
-      const int column = at % W;
-      if (place < first) {
-        const A factor = exp_of<T>(decay_.to_border(place, block, column));
-        operands_[place * kStride + column] =
-            narrow_to<T>(widen(k_[place * kStride + column]) * factor);
-      } else {
-        const int row = place + kBlockRows;
-        const A factor = exp_of<T>(decay_.from_border(block + 1, row, column));
-        operands_[place * kStride + column] =
-            narrow_to<T>(widen(k_[row * kStride + column]) * factor);
-        operands_[(place + after) * kStride + column] =
-            narrow_to<T>(widen(q_[row * kStride + column]) * factor);
-      }
+    for (int other = 0; other < block; ++other) fill_earlier(other, block);
+    for (int other = block + 1; other < kBlocks; ++other) fill_later(other, block);
+  }
+
+  __device__ static int own_column() {
+    return 2 * (static_cast<int>(threadIdx.x) % (W / 2));
+  }
+
+  __device__ void fill_earlier(int other, int block) {
+    A whole[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      whole[i] = decay_.from_block_to_border(other, block, own_column() + i);
     }
+    for_pairs_of_block<W>(other, [&](int row, int column) {
+      A k[2];
+      load_pair<T>(k_ + row * kStride + column, k);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        k[i] *= exp_of<T>(whole[i] - decay_.from_block(row, column + i));
+      }
+      store_pair<T>(operands_ + row * kStride + column, k[0], k[1]);
+    });
+  }
+
+  __device__ void fill_later(int other, int block) {
+    const int after = kRows - (block + 1) * kBlockRows;
+    A before[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      before[i] = decay_.between_borders(block + 1, other, own_column() + i);
+    }
+    for_pairs_of_block<W>(other, [&](int row, int column) {
+      const int place = row - kBlockRows;  // the block itself is left out
+      A k[2];
+      A q[2];
+      load_pair<T>(k_ + row * kStride + column, k);
+      load_pair<T>(q_ + row * kStride + column, q);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const A factor = exp_of<T>(before[i] + decay_.from_block(row, column + i));
+        k[i] *= factor;
+        q[i] *= factor;
+      }
+      store_pair<T>(operands_ + place * kStride + column, k[0], k[1]);
+      store_pair<T>(operands_ + (place + after) * kStride + column, q[0], q[1]);
+    });
   }
 
   __device__ void multiply_blocks(int block) {
@@ -195,25 +224,36 @@ class PairGradients {
     if (part == 0) write_rows(first, k, d_q, left);
   }
 
-  __device__ A pair(const T* pairs, int i, int j) const {
-    return widen(pairs[i * kPairStride + j]);
+  // Row `row` of the block's square of dP or dB.
+  __device__ static void load_square_row(const T* pairs, int row, A (&values)[kBlockRows]) {
+    const T* from = pairs + row * kPairStride + row / kBlockRows * kBlockRows;
+    if constexpr (std::is_same_v<T, Bf16>) {
+      load<kBlockRows / 2>(from, values);
+      load<kBlockRows / 2>(from + kBlockRows / 2, values + kBlockRows / 2);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kBlockRows; ++j) values[j] = from[j];
+    }
   }
 
   __device__ void sum_earlier(int block, const A (&k)[kBlockRows], const A (&decay)[kBlockRows],
                               A (&d_q)[kBlockRows], A (&left)[kBlockRows]) const {
-    const int first = block * kBlockRows;
 #pragma unroll
     for (int i = 0; i < kBlockRows; ++i) {
-      const int row = first + i;
-      d_q[i] = pair(d_p_, row, row) * k[i];
+      const int row = block * kBlockRows + i;
+      A d_p[kBlockRows];
+      A d_b[kBlockRows];
+      load_square_row(d_p_, row, d_p);
+      load_square_row(d_b_, row, d_b);
+      d_q[i] = d_p[i] * k[i];
       left[i] = 0;
       A between = 1;
 #pragma unroll
       for (int j = i - 1; j >= 0; --j) {
         between *= decay[j + 1];
         const A decayed = k[j] * between;
-        d_q[i] += pair(d_p_, row, first + j) * decayed;
-        left[i] += pair(d_b_, row, first + j) * decayed;
+        d_q[i] += d_p[j] * decayed;
+        left[i] += d_b[j] * decayed;
       }
       const A from_block = exp_of<T>(decay_.from_block(row, column()));
       const A from_start = exp_of<T>(decay_.from_start(row, column()));
@@ -226,24 +266,30 @@ class PairGradients {
 
   __device__ void sum_later(int block, const A (&k)[kBlockRows],
                             const A (&decay)[kBlockRows]) const {
-    const int first = block * kBlockRows;
-    A q[kBlockRows];
+    A right[kBlockRows] = {};
 #pragma unroll
-    for (int i = 0; i < kBlockRows; ++i) q[i] = widen(q_[(first + i) * kStride + column()]);
-#pragma unroll
-    for (int j = 0; j < kBlockRows; ++j) {
-      const int row = first + j;
-      A right = pair(d_p_, row, row) * q[j];
+    for (int i = 0; i < kBlockRows; ++i) {
+      const int row = block * kBlockRows + i;
+      const A q = widen(q_[row * kStride + column()]);
+      A d_p[kBlockRows];
+      A d_b[kBlockRows];
+      load_square_row(d_p_, row, d_p);
+      load_square_row(d_b_, row, d_b);
+      right[i] += d_p[i] * q;
       A between = 1;
 #pragma unroll
-      for (int i = j + 1; i < kBlockRows; ++i) {
-        between *= decay[i];
-        right += (pair(d_b_, first + i, row) * k[i] + pair(d_p_, first + i, row) * q[i]) * between;
+      for (int j = i - 1; j >= 0; --j) {
+        between *= decay[j + 1];
+        right[j] += (d_b[j] * k[i] + d_p[j] * q) * between;
       }
-      right += result(2, j)[column()] * exp_of<T>(decay_.to_border(row, block + 1, column())) +
-               factor_row(factors_.k_minus, row, column()) *
-                   exp_of<T>(decay_.to_border(row, kBlocks, column()));
-      result(2, j)[column()] = right;
+    }
+#pragma unroll
+    for (int j = 0; j < kBlockRows; ++j) {
+      const int row = block * kBlockRows + j;
+      right[j] += result(2, j)[column()] * exp_of<T>(decay_.to_border(row, block + 1, column())) +
+                  factor_row(factors_.k_minus, row, column()) *
+                      exp_of<T>(decay_.to_border(row, kBlocks, column()));
+      result(2, j)[column()] = right[j];
     }
   }
 

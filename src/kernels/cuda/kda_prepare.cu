@@ -49,6 +49,9 @@ class Preparation {
     return in_.qkv + (projection * places.heads * places.tokens) * W + at_.by_head(places, W);
   }
 
+  // The first of the two columns that for_pairs_of_block gives the thread.
+  __device__ static int own_column() { return 2 * (static_cast<int>(threadIdx.x) % (W / 2)); }
+
   __device__ void load_inputs() {
     const KdaPlaces& places = in_.places;
     load_rows<T, W>(rows_of(0), W, at_.chunk.rows, kRows, q_);
@@ -71,24 +74,70 @@ class Preparation {
   __device__ void write_decayed_rows() {
     T* q_plus = out_.q_plus + at_.by_head(in_.places, W);
     T* k_minus = out_.k_minus + at_.by_head(in_.places, W);
-    for (int at = static_cast<int>(threadIdx.x); at < at_.chunk.rows * W / 2; at += kThreads) {
-      const int row = at / (W / 2);
-      const int column = at % (W / 2) * 2;
-      A plus[2];
-      A minus[2];
+    for (int block = 0; block < kBlocks; ++block) {
+      A before[2];
+      A whole[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int place = row * row_stride<T>(W) + column + i;
-        plus[i] = widen(q_[place]) * exp_of<T>(decay_.from_start(row, column + i));
-        minus[i] = widen(k_[place]) * exp_of<T>(decay_.to_border(row, kBlocks, column + i));
+        before[i] = decay_.between_borders(0, block, own_column() + i);
+        whole[i] = decay_.from_block_to_border(block, kBlocks, own_column() + i);
       }
-      store<2>(q_plus + row * W + column, plus);
-      store<2>(k_minus + row * W + column, minus);
+      for_pairs_of_block<W>(block, [&](int row, int column) {
+        if (row >= at_.chunk.rows) return;
+        A q[2];
+        A k[2];
+        load_pair<T>(q_ + row * row_stride<T>(W) + column, q);
+        load_pair<T>(k_ + row * row_stride<T>(W) + column, k);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const A local = decay_.from_block(row, column + i);
+          q[i] *= exp_of<T>(before[i] + local);
+          k[i] *= exp_of<T>(whole[i] - local);
+        }
+        store<2>(q_plus + row * W + column, q);
+        store<2>(k_minus + row * W + column, k);
+      });
     }
     A* gamma = out_.gamma + at_.by_chunk(in_.places, W);
     for (int column = static_cast<int>(threadIdx.x); column < W; column += kThreads) {
       gamma[column] = exp_of<T>(decay_.whole(column));
     }
+  }
+
+  __device__ void fill_earlier(int block, int border, T* rows) {
+    A whole[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      whole[i] = decay_.from_block_to_border(block, border, own_column() + i);
+    }
+    for_pairs_of_block<W>(block, [&](int row, int column) {
+      A k[2];
+      load_pair<T>(k_ + row * row_stride<T>(W) + column, k);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        k[i] *= exp_of<T>(whole[i] - decay_.from_block(row, column + i));
+      }
+      store_pair<T>(rows + row * row_stride<T>(W) + column, k[0], k[1]);
+    });
+  }
+
+  __device__ void fill_own(int block, T* own_k, T* own_q) {
+    for_pairs_of_block<W>(block, [&](int row, int column) {
+      const int place = row * row_stride<T>(W) + column;
+      const int own_place = (row - block * kBlockRows) * row_stride<T>(W) + column;
+      A k[2];
+      A q[2];
+      load_pair<T>(k_ + place, k);
+      load_pair<T>(q_ + place, q);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const A factor = exp_of<T>(decay_.from_block(row, column + i));
+        k[i] *= factor;
+        q[i] *= factor;
+      }
+      store_pair<T>(own_k + own_place, k[0], k[1]);
+      store_pair<T>(own_q + own_place, q[0], q[1]);
+    });
   }
 
   // Each block of rows with the rows before it, both decayed to the border between them.
@@ -100,20 +149,8 @@ class Preparation {
     T* own_q = own_k + kOwn;
     for (int block = 1; block < kBlocks; ++block) {
       const int first = block * kBlockRows;
-      for (int at = static_cast<int>(threadIdx.x); at < (first + kBlockRows) * W; at += kThreads) {
-        const int row = at / W;
-        const int column = at % W;
-        const A k = widen(k_[row * kStride + column]);
-        if (row < first) {
-          earlier[row * kStride + column] =
-              narrow_to<T>(k * exp_of<T>(decay_.to_border(row, block, column)));
-        } else {
-          const A q = widen(q_[row * kStride + column]);
-          const A factor = exp_of<T>(decay_.from_block(row, column));
-          own_k[(row - first) * kStride + column] = narrow_to<T>(k * factor);
-          own_q[(row - first) * kStride + column] = narrow_to<T>(q * factor);
-        }
-      }
+      for (int other = 0; other < block; ++other) fill_earlier(other, block, earlier);
+      fill_own(block, own_k, own_q);
       __syncthreads();
       BlockSums<T, kBlockRows, kRows> of_k;
       BlockSums<T, kBlockRows, kRows> of_q;
@@ -335,19 +372,31 @@ class Preparation {
       inverse[row * kInverseStride + column] = narrow_to<T>(value);
       if (solved != nullptr && row < at_.chunk.rows) solved[at] = narrow_to<T>(value);
     }
-    const T* v = rows_of(2);
-    for (int at = static_cast<int>(threadIdx.x); at < kRows * W; at += kThreads) {
-      const int row = at / W;
-      const int column = at % W;
-      const int place = row * kStride + column;
-      const A factor = beta_[row] * exp_of<T>(decay_.from_start(row, column));
-      k_[place] = narrow_to<T>(widen(k_[place]) * factor);
-      const A value = row < at_.chunk.rows ? widen(v[at]) : A{0};
-      q_[place] = narrow_to<T>(beta_[row] * value);
-    }
+    for (int block = 0; block < kBlocks; ++block) fill_right_sides(block);
     __syncthreads();
     write_product(inverse, k_, out_.w);
     write_product(inverse, q_, out_.u);
+  }
+
+  // beta K+ in place of k, beta v in place of q.
+  __device__ void fill_right_sides(int block) {
+    const T* v = rows_of(2);
+    A before[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) before[i] = decay_.between_borders(0, block, own_column() + i);
+    for_pairs_of_block<W>(block, [&](int row, int column) {
+      const int place = row * row_stride<T>(W) + column;
+      A k[2];
+      A values[2] = {};
+      load_pair<T>(k_ + place, k);
+      if (row < at_.chunk.rows) load<2>(v + row * W + column, values);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        k[i] *= beta_[row] * exp_of<T>(before[i] + decay_.from_block(row, column + i));
+      }
+      store_pair<T>(k_ + place, k[0], k[1]);
+      store_pair<T>(q_ + place, beta_[row] * values[0], beta_[row] * values[1]);
+    });
   }
 
   __device__ void write_product(const T* inverse, const T* rows, T* result) {

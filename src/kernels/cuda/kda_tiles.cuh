@@ -175,13 +175,15 @@ class BlockDecay {
   }
   // After `row`, up to the border before block `block`, which comes later.
   __device__ A to_border(int row, int block, int column) const {
-    const int own = row / kBlockRows;
-    return (border(block, column) - border(own + 1, column)) +
-           (of_block(own, column) - from_block(row, column));
+    return from_block_to_border(row / kBlockRows, block, column) - from_block(row, column);
   }
-  // From the border before `block` up to `row` of that or a later block.
-  __device__ A from_border(int block, int row, int column) const {
-    return (border(row / kBlockRows, column) - border(block, column)) + from_block(row, column);
+  // From the first row of a block up to the border before a later one.
+  __device__ A from_block_to_border(int own, int block, int column) const {
+    return (border(block, column) - border(own + 1, column)) + of_block(own, column);
+  }
+  // From the border before a block up to that before a later one.
+  __device__ A between_borders(int block, int later, int column) const {
+    return border(later, column) - border(block, column);
   }
   // Of the whole chunk.
   __device__ A whole(int column) const {
@@ -200,6 +202,27 @@ class BlockDecay {
   A* borders_;
 };
 
+// Calls function(row, column) for the thread's pairs of neighbouring columns of a block of rows.
+template <int kWidth, typename Function>
+__device__ inline void for_pairs_of_block(int block, const Function& function) {
+  constexpr int kPairs = kWidth / 2;
+  const int column = 2 * (static_cast<int>(threadIdx.x) % kPairs);
+#pragma unroll
+  for (int row = 0; row < kBlockRows; row += kThreads / kPairs) {
+    function(block * kBlockRows + row + static_cast<int>(threadIdx.x) / kPairs, column);
+  }
+}
+
+template <typename T>
+__device__ inline void load_pair(const T* from, Accumulate<T> (&values)[2]) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    load<2>(from, values);
+  } else {
+    values[0] = from[0];  // rows in shared memory may begin anywhere
+    values[1] = from[1];
+  }
+}
+
 // A pair of neighbouring values in memory of the run's type.
 template <typename T>
 __device__ inline void store_pair(T* to, Accumulate<T> first, Accumulate<T> second) {
@@ -207,7 +230,7 @@ __device__ inline void store_pair(T* to, Accumulate<T> first, Accumulate<T> seco
   if constexpr (std::is_same_v<T, Bf16>) {
     store<2>(to, values);
   } else {
-    to[0] = values[0];  // rows in shared memory may begin anywhere
+    to[0] = values[0];
     to[1] = values[1];
   }
 }

@@ -1,5 +1,6 @@
 #include "layout/token_layout.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -116,9 +117,16 @@ std::vector<Range> TokenLayout::pieces_before(int chunk_end, int rank) const {
   return pieces;
 }
 
+// Pieces are mostly of like size: the guess of equal ones spares a search.
 Home TokenLayout::home(int64_t line_position) const {
-  const auto idx = static_cast<int>(interval_of(borders_, line_position));
-  return {idx / num_ranks_, idx % num_ranks_};
+  const auto pieces = static_cast<int64_t>(borders_.size()) - 1;
+  auto idx = static_cast<size_t>(std::clamp<int64_t>(
+      line_position * pieces / std::max<int64_t>(1, num_tokens()), 0, pieces - 1));
+  if (line_position < borders_[idx] || line_position >= borders_[idx + 1]) {
+    idx = interval_of(borders_, line_position);
+  }
+  const auto piece_idx = static_cast<int>(idx);
+  return {piece_idx / num_ranks_, piece_idx % num_ranks_};
 }
 
 std::vector<DocumentPart> TokenLayout::document_parts(const Range& line) const {

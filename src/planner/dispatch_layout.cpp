@@ -11,8 +11,10 @@ namespace {
 // most of them.
 class RowFinder {
  public:
-  explicit RowFinder(const std::vector<Range>& ranges) : ranges_(ranges) {
-    first_row_.reserve(ranges.size());
+  // `first_row` is room to work in.
+  RowFinder(const std::vector<Range>& ranges, std::vector<int64_t>* first_row)
+      : ranges_(ranges), first_row_(*first_row) {
+    first_row_.clear();
     for (const Range& range : ranges) {
       first_row_.push_back(num_rows_);
       num_rows_ += range.size();
@@ -42,30 +44,48 @@ class RowFinder {
   }
 
   const std::vector<Range>& ranges_;
-  std::vector<int64_t> first_row_;
+  std::vector<int64_t>& first_row_;
   int64_t num_rows_ = 0;
   size_t at_ = 0;
 };
 
-ServerRows server_rows(const TokenLayout& layout, const ServerPlan& server) {
-  RowFinder queries(server.query_rows);
-  RowFinder keys(server.key_rows);
-  ServerRows rows{.query_rows = queries.num_rows(), .key_rows = keys.num_rows()};
-  rows.tasks.reserve(server.tasks.size());
-  for (const AttentionTask& task : server.tasks) {
-    rows.tasks.push_back({queries.row(layout.to_line(task.document, task.queries)),
-                          keys.row(layout.to_line(task.document, task.keys))});
+class RowCounter {
+ public:
+  explicit RowCounter(const TokenLayout& layout) : layout_(layout) {}
+
+  ServerRows rows_of(const ServerPlan& server) {
+    RowFinder queries(server.query_rows, &first_query_row_);
+    RowFinder keys(server.key_rows, &first_key_row_);
+    ServerRows rows{.query_rows = queries.num_rows(), .key_rows = keys.num_rows()};
+    rows.tasks.reserve(server.tasks.size());
+    for (const AttentionTask& task : server.tasks) {
+      rows.tasks.push_back({queries.row(layout_.to_line(task.document, task.queries)),
+                            keys.row(layout_.to_line(task.document, task.keys))});
+    }
+    return rows;
   }
-  return rows;
+
+ private:
+  const TokenLayout& layout_;
+  std::vector<int64_t> first_query_row_;
+  std::vector<int64_t> first_key_row_;
+};
+
+bool same_message(const Transfer& a, const Transfer& b) {
+  return a.source == b.source && a.destination == b.destination;
 }
 
 std::vector<DispatchMessage> messages(const Round& round) {
+  const std::vector<Transfer>& transfers = round.transfers;
+  size_t count = transfers.empty() ? 0 : 1;
+  for (size_t idx = 1; idx < transfers.size(); ++idx) {
+    count += same_message(transfers[idx - 1], transfers[idx]) ? 0 : 1;
+  }
   std::vector<DispatchMessage> list;
-  list.reserve(round.transfers.size());
-  for (size_t idx = 0; idx < round.transfers.size(); ++idx) {
-    const Transfer& transfer = round.transfers[idx];
-    if (list.empty() || list.back().source != transfer.source ||
-        list.back().destination != transfer.destination) {
+  list.reserve(count);
+  for (size_t idx = 0; idx < transfers.size(); ++idx) {
+    const Transfer& transfer = transfers[idx];
+    if (idx == 0 || !same_message(transfers[idx - 1], transfer)) {
       list.push_back({transfer.source, transfer.destination, idx, idx, 0, 0});
     }
     DispatchMessage& message = list.back();
@@ -81,8 +101,9 @@ std::vector<DispatchMessage> messages(const Round& round) {
 DispatchLayout dispatch_layout(const TokenLayout& layout, const AttentionPlan& plan) {
   DispatchLayout dispatch;
   dispatch.servers.reserve(plan.servers.size());
+  RowCounter counter(layout);
   for (const ServerPlan& server : plan.servers) {
-    dispatch.servers.push_back(server_rows(layout, server));
+    dispatch.servers.push_back(counter.rows_of(server));
   }
   for (const Round& round : plan.out) dispatch.out.push_back(messages(round));
   for (const Round& round : plan.back) dispatch.back.push_back(messages(round));

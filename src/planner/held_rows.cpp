@@ -26,13 +26,33 @@ std::vector<Range> rows_of_several_servers(const AttentionPlan& plan, RowKind ki
   return several;
 }
 
-// Whether one of the normalized ranges has a row in common with `range`.
-bool touches(const std::vector<Range>& ranges, const Range& range) {
-  const auto found =
-      std::lower_bound(ranges.begin(), ranges.end(), range.begin,
-                       [](const Range& part, int64_t begin) { return part.end <= begin; });
-  return found != ranges.end() && found->begin < range.end;
-}
+// Whether one of the normalized ranges has a row in common with another range, asked for ranges
+// that mostly ascend.
+class Touches {
+ public:
+  explicit Touches(const std::vector<Range>& ranges) : ranges_(ranges) {}
+
+  bool operator()(const Range& range) {
+    if (ranges_.empty()) return false;
+    // The first range that ends after the begin is the one found last, the next, or to be searched.
+    if (!is_first_after(range.begin) && (++at_, !is_first_after(range.begin))) {
+      const auto found =
+          std::lower_bound(ranges_.begin(), ranges_.end(), range.begin,
+                           [](const Range& part, int64_t begin) { return part.end <= begin; });
+      at_ = static_cast<size_t>(found - ranges_.begin());
+    }
+    return at_ < ranges_.size() && ranges_[at_].begin < range.end;
+  }
+
+ private:
+  bool is_first_after(int64_t begin) const {
+    return at_ < ranges_.size() && ranges_[at_].end > begin &&
+           (at_ == 0 || ranges_[at_ - 1].end <= begin);
+  }
+
+  const std::vector<Range>& ranges_;
+  size_t at_ = 0;
+};
 
 }  // namespace
 
@@ -93,10 +113,12 @@ RowsWithOtherParts rows_with_other_parts(const TokenLayout& layout, const Attent
 }
 
 void mark_partial_transfers(const RowsWithOtherParts& rows, AttentionPlan* plan) {
+  Touches queries(rows.queries);
+  Touches keys(rows.keys);
   for (Round& round : plan->back) {
     for (Transfer& transfer : round.transfers) {
-      const bool is_query = transfer.kind == RowKind::kQuery;
-      transfer.partial = touches(is_query ? rows.queries : rows.keys, transfer.line);
+      Touches& touches = transfer.kind == RowKind::kQuery ? queries : keys;
+      transfer.partial = touches(transfer.line);
     }
   }
 }

@@ -229,9 +229,16 @@ class LeastExchange {
 
 double water_level_s(double work_s, const std::vector<double>& speed,
                      const std::vector<double>& base_s) {
+  if (base_s.empty()) {
+    // All are begun at once.
+    double total_speed = 0;
+    for (const double server_speed : speed) total_speed += server_speed;
+    LONGSPAN_CHECK(total_speed > 0, "a level of no servers");
+    return work_s / total_speed;
+  }
   std::vector<std::pair<double, double>> servers;  // (base, speed)
   for (size_t rank = 0; rank < speed.size(); ++rank) {
-    if (speed[rank] > 0) servers.emplace_back(base_s.empty() ? 0 : base_s[rank], speed[rank]);
+    if (speed[rank] > 0) servers.emplace_back(base_s[rank], speed[rank]);
   }
   LONGSPAN_CHECK(!servers.empty(), "a level of no servers");
   std::sort(servers.begin(), servers.end());

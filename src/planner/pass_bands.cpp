@@ -36,6 +36,7 @@ std::vector<WideDocument> wide_documents(const TileDraft& draft) {
       WideDocument wide{document, {tiles[begin].queries.begin, tiles[end - 1].queries.end}, {}};
       const int first = has_past ? 0 : tiles[begin].home;
       const int last = has_past ? draft.num_ranks() - 1 : tiles[end - 1].home;
+      wide.ranks.reserve(static_cast<size_t>(last - first + 1));
       for (int rank = first; rank <= last; ++rank) {
         if (draft.is_server(rank)) wide.ranks.push_back(rank);
       }

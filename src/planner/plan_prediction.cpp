@@ -41,10 +41,13 @@ void predict_memory(const TokenLayout& layout, const AttentionPlan& plan, const 
                     int rank, ServerPrediction* prediction) {
   const ServerPlan& server = plan.servers[static_cast<size_t>(rank)];
   if (server.tasks.empty()) return;
+  const Range piece = layout.piece(plan.chunk, rank);
+  const std::span<const Range> own(&piece, 1);
+  const int64_t queries = rows_outside(server.query_rows, own);
   // Pieces of a rank ascend with the chunk.
-  std::vector<Range> home_keys = layout.pieces_before(plan.chunk + 1, rank);
-  const int64_t queries = rows_outside(server.query_rows, {&home_keys.back(), 1});
-  const int64_t keys = rows_outside(server.key_rows, home_keys);
+  const int64_t keys =
+      plan.chunk == 0 ? rows_outside(server.key_rows, own)
+                      : rows_outside(server.key_rows, layout.pieces_before(plan.chunk + 1, rank));
   prediction->memory_bytes = static_cast<double>(queries) * pass.query_row_memory_bytes +
                              static_cast<double>(keys) * pass.key_row_memory_bytes;
   prediction->key_rows = total_size(server.key_rows);

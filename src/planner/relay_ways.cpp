@@ -16,11 +16,19 @@ constexpr double kHotWindowShare = 0.4;
 constexpr double kPatience[] = {0.4, 0.6, 0.8, 1.0};
 // Homes that send less than this share of the mean have nothing worth passing on.
 constexpr double kLeastShare = 0.5;
+// Transfers of fewer rows are those of short documents, which one rank takes.
+constexpr int64_t kLeastSharedRows = 8 * kBlockTokens;
 // Rows are not cut finer than this, nor into more parts; a stretch that is this share of the mean
 // rank's bytes or less goes straight to all its takers.
 constexpr int64_t kLeastRows = 2 * kBlockTokens;
 constexpr double kLeastStretch = 1.0 / 2048;
 constexpr int64_t kMostParts = 8;
+
+// In the wire order of one source.
+bool comes_before(const Transfer& a, const Transfer& b) {
+  if (a.destination != b.destination) return a.destination < b.destination;
+  return a.kind != b.kind ? a.kind < b.kind : a.line.begin < b.line.begin;
+}
 
 }  // namespace
 
@@ -34,6 +42,8 @@ RelayWays::RelayWays(const TokenLayout& layout, const PlanningCosts& costs, Dire
       node_of_(ranks_),
       group_of_(ranks_),
       alone_loads_(costs.links, node_of_),
+      shared_row_bytes_{{{pass_.bytes.query_out, pass_.bytes.query_back_partial},
+                         {pass_.bytes.key_out, pass_.bytes.key_back_partial}}},
       sent_(ranks_, 0.0) {
   const int per_node = costs.links.servers_per_node;
   for (int rank = 0; rank < layout.num_ranks(); ++rank) {
@@ -95,26 +105,54 @@ bool RelayWays::has_relays() const {
 }
 
 std::vector<Round> RelayWays::rounds() {
-  std::vector<Round> rounds(1);
-  rounds[0].transfers = std::move(alone_);
+  std::vector<size_t> count;
   for (const Hop& hop : best_hops_) {
-    if (rounds.size() <= hop.round) rounds.resize(hop.round + 1);
-    rounds[hop.round].transfers.push_back(hop.transfer);
+    if (count.size() <= hop.round) count.resize(hop.round + 1);
+    ++count[hop.round];
   }
-  for (Round& round : rounds) {
-    std::vector<Transfer>& transfers = round.transfers;
-    sort_for_the_wire(layout_.num_ranks(), &transfers);
-    size_t last = 0;
-    for (size_t idx = 1; idx < transfers.size(); ++idx) {
-      if (goes_on(transfers[last], transfers[idx])) {
-        transfers[last].line.end = transfers[idx].line.end;
-      } else {
-        transfers[++last] = transfers[idx];
-      }
-    }
-    transfers.resize(last + 1);
+  std::vector<Round> rounds(count.size());
+  for (size_t round = 0; round < rounds.size(); ++round) {
+    rounds[round].transfers.reserve(count[round]);
   }
+  for (const Hop& hop : best_hops_) rounds[hop.round].transfers.push_back(hop.transfer);
+  rounds[0].transfers = merged_by_source(rounds[0].transfers);
+  for (size_t round = 1; round < rounds.size(); ++round) {
+    sort_for_the_wire(layout_.num_ranks(), &rounds[round].transfers);
+  }
+  for (Round& round : rounds) join_neighbours(&round.transfers);
   return rounds;
+}
+
+// Both what goes alone and `first_hops` come by rising source.
+std::vector<Transfer> RelayWays::merged_by_source(const std::vector<Transfer>& first_hops) const {
+  std::vector<Transfer> merged;
+  merged.reserve(alone_.size() + first_hops.size());
+  auto hop = first_hops.begin();
+  for (auto alone = alone_.begin(); alone != alone_.end() || hop != first_hops.end();) {
+    const bool takes_hop =
+        alone == alone_.end() || (hop != first_hops.end() && hop->source < alone->source);
+    const int source = takes_hop ? hop->source : alone->source;
+    const auto begin = std::ssize(merged);
+    for (; alone != alone_.end() && alone->source == source; ++alone) merged.push_back(*alone);
+    for (; hop != first_hops.end() && hop->source == source; ++hop) merged.push_back(*hop);
+    if (!std::is_sorted(merged.begin() + begin, merged.end(), comes_before)) {
+      std::sort(merged.begin() + begin, merged.end(), comes_before);
+    }
+  }
+  return merged;
+}
+
+void RelayWays::join_neighbours(std::vector<Transfer>* transfers) const {
+  if (transfers->empty()) return;
+  size_t last = 0;
+  for (size_t idx = 1; idx < transfers->size(); ++idx) {
+    if (goes_on((*transfers)[last], (*transfers)[idx])) {
+      (*transfers)[last].line.end = (*transfers)[idx].line.end;
+    } else {
+      (*transfers)[++last] = (*transfers)[idx];
+    }
+  }
+  transfers->resize(last + 1);
 }
 
 // A transfer stays inside one home piece.
@@ -147,7 +185,9 @@ void RelayWays::split() {
 void RelayWays::split(size_t begin, size_t end, RowKind kind) {
   of_kind_.clear();
   for (size_t idx = begin; idx < end; ++idx) {
-    if (transfers_[idx].kind == kind) of_kind_.push_back(transfers_[idx]);
+    const Transfer& transfer = transfers_[idx];
+    if (transfer.kind != kind) continue;
+    (transfer.line.size() < kLeastSharedRows ? alone_ : of_kind_).push_back(transfer);
   }
   const auto rows = static_cast<int64_t>(kLeastStretch * mean_bytes_ / weight(kind, 1));
   shared_.split(of_kind_, std::max(kLeastRows, rows), &alone_);
@@ -170,7 +210,7 @@ void RelayWays::count_direct() {
   alone_sent_.assign(ranks_, 0.0);
   alone_received_.assign(ranks_, 0.0);
   for (const Transfer& transfer : alone_) {
-    add_load(transfer, /*partial=*/false, &alone_loads_);
+    add_load(transfer);
     if (!is_far(transfer.source, transfer.destination)) continue;
     alone_sent_[static_cast<size_t>(transfer.source)] += weight(transfer);
     alone_received_[static_cast<size_t>(transfer.destination)] += weight(transfer);
@@ -291,17 +331,19 @@ void RelayWays::send(int source, int destination, const SharedStretch& of, const
                      size_t round) {
   hops_.push_back({{source, destination, of.kind, line, false}, round});
   while (loads_.size() <= round) loads_.emplace_back(costs_.links, node_of_);
-  add_load(hops_.back().transfer, /*partial=*/true, &loads_[round]);
+  const RoundLoads::Legs& row = shared_row_bytes_[of.kind == RowKind::kQuery ? 0 : 1];
+  const auto rows = static_cast<double>(line.size());
+  loads_[round].add(source, destination, rows * row.out, rows * row.back);
 }
 
-void RelayWays::add_load(const Transfer& transfer, bool partial, RoundLoads* loads) const {
+// Of rows with one taker.
+void RelayWays::add_load(const Transfer& transfer) {
   const RowBytes& bytes = pass_.bytes;
   const bool query = transfer.kind == RowKind::kQuery;
   const auto rows = static_cast<double>(transfer.line.size());
-  const double back = partial ? (query ? bytes.query_back_partial : bytes.key_back_partial)
-                              : (query ? bytes.query_back : bytes.key_back);
-  loads->add(transfer.source, transfer.destination,
-             rows * (query ? bytes.query_out : bytes.key_out), rows * back);
+  alone_loads_.add(transfer.source, transfer.destination,
+                   rows * (query ? bytes.query_out : bytes.key_out),
+                   rows * (query ? bytes.query_back : bytes.key_back));
 }
 
 }  // namespace longspan

@@ -14,6 +14,7 @@
 // One thread.
 #pragma once
 
+#include <array>
 #include <span>
 #include <vector>
 
@@ -74,7 +75,9 @@ class RelayWays {
   int64_t count_parts(const SharedStretch& stretch, int64_t copies) const;
   void relay_part(const SharedStretch& stretch, const Range& line, size_t copies);
   void send(int source, int destination, const SharedStretch& of, const Range& line, size_t round);
-  void add_load(const Transfer& transfer, bool partial, RoundLoads* loads) const;
+  void add_load(const Transfer& transfer);
+  std::vector<Transfer> merged_by_source(const std::vector<Transfer>& first_hops) const;
+  void join_neighbours(std::vector<Transfer>* transfers) const;
   bool goes_on(const Transfer& last, const Transfer& next) const;
 
   const TokenLayout& layout_;
@@ -87,6 +90,7 @@ class RelayWays {
   SharedRows shared_;
   std::vector<Transfer> alone_;  // rows with one taker, straight from their homes
   RoundLoads alone_loads_;
+  const std::array<RoundLoads::Legs, 2> shared_row_bytes_;  // of a query row, of a key row
   // Bytes between nodes of each rank.
   std::vector<double> alone_sent_;
   std::vector<double> alone_received_;

@@ -98,14 +98,29 @@ class Router {
     TaskList local{server.tasks, routed_.task_s.seconds};
     TaskList remote{remote_tasks_, remote_s_};
     const Range piece = layout_.piece(plan_.chunk, rank);
+    query_rows_.clear();
+    key_rows_.clear();
     for (auto at = tiles.begin(); at != tiles.end();) {
-      const int32_t document = draft_.tile(*at).document;
+      const Tile& first = draft_.tile(*at);
+      const int32_t document = first.document;
       const int64_t line = layout_.document(document).begin;
+      const bool is_only = at + 1 == tiles.end() || draft_.tile(*(at + 1)).document != document;
+      if (is_only && first.home == rank && piece.contains(shift(first.keys, line))) {
+        // As most are.
+        append(shift(first.queries, line), &query_rows_);
+        append(shift(first.keys, line), &key_rows_);
+        splits_keys_ |= first.keys.begin != 0 || first.keys.end != first.queries.end;
+        server.tasks.push_back({document, first.queries, first.keys});
+        local.seconds.push_back(first.cost_s);
+        ++at;
+        continue;
+      }
+      local.may_join = remote.may_join = false;
       document_keys_.clear();
       for (; at != tiles.end(); ++at) {
         const Tile& tile = draft_.tile(*at);
         if (tile.document != document) break;
-        append(shift(tile.queries, line), &server.query_rows);
+        append(shift(tile.queries, line), &query_rows_);
         splits_keys_ |= tile.keys.begin != 0 || tile.keys.end != tile.queries.end;
         const Range keys = shift(tile.keys, line);
         document_keys_.push_back(keys);
@@ -115,8 +130,10 @@ class Router {
         local.may_join = is_local;
         remote.may_join = !is_local;
       }
-      add_keys(&server.key_rows);
+      add_keys(&key_rows_);
     }
+    server.query_rows.assign(query_rows_.begin(), query_rows_.end());
+    server.key_rows.assign(key_rows_.begin(), key_rows_.end());
     const auto local_tasks = std::ssize(server.tasks);
     server.tasks.insert(server.tasks.end(), remote_tasks_.begin(), remote_tasks_.end());
     local.seconds.insert(local.seconds.end(), remote_s_.begin(), remote_s_.end());
@@ -128,8 +145,7 @@ class Router {
   }
 
   void add_task(const Tile& tile, TaskList* list) const {
-    const bool may_join = list->may_join && list->tasks.back().document == tile.document;
-    if (may_join && join_tile(tile, &list->tasks.back())) {
+    if (list->may_join && join_tile(tile, &list->tasks.back())) {
       const AttentionTask& joined = list->tasks.back();
       list->seconds.back() = draft_.cost_s(joined.queries, joined.keys);
       return;
@@ -184,6 +200,8 @@ class Router {
   // Reused for every server or document.
   std::vector<AttentionTask> remote_tasks_;
   std::vector<double> remote_s_;
+  std::vector<Range> query_rows_;
+  std::vector<Range> key_rows_;
   std::vector<Range> document_keys_;
 };
 

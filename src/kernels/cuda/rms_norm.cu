@@ -117,10 +117,11 @@ struct Spread {
   int items = 1;
 };
 
+// `aligned`: all arrays begin at 16 bytes.
 template <typename T>
-Spread spread_of(int64_t width) {
+Spread spread_of(int64_t width, bool aligned) {
   Spread spread;
-  spread.wide = width % kWide<T> == 0;
+  spread.wide = aligned && width % kWide<T> == 0;
   const int64_t vectors = spread.wide ? width / kWide<T> : width;
   spread.lanes = vectors <= kWarp ? kWarp : kThreads;
   while (int64_t{spread.items} * spread.lanes < vectors) spread.items *= 2;
@@ -150,9 +151,9 @@ void for_spread(const Spread& spread, const Function& function) {
   return of_items.template operator()<1, kThreads>();
 }
 
-template <typename T>
-int64_t row_groups(int64_t rows, int64_t width) {
-  const int per_block = kThreads / spread_of<T>(width).lanes;
+// As many as a launch has, however its rows are spread.
+int64_t row_groups(int64_t rows, const Spread& spread) {
+  const int per_block = kThreads / spread.lanes;
   return divide_up(divide_up(rows, kGroupRows), per_block) * per_block;
 }
 
@@ -160,13 +161,14 @@ int64_t row_groups(int64_t rows, int64_t width) {
 
 template <typename T>
 const char* rms_norm_refusal(int64_t width) {
-  return spread_of<T>(width).items <= kMaxItems ? "" : "rows do not fit into a block's registers";
+  return spread_of<T>(width, true).items <= kMaxItems ? ""
+                                                      : "rows do not fit into a block's registers";
 }
 
 template <typename T>
 void rms_norm_forward(const T* x, const T* weight, double epsilon, int64_t rows, int64_t width,
                       T* y, Accumulate<T>* inverse_rms, Stream stream) {
-  const Spread spread = spread_of<T>(width);
+  const Spread spread = spread_of<T>(width, is_aligned(x) && is_aligned(weight) && is_aligned(y));
   LONGSPAN_CHECK(spread.items <= kMaxItems, "RMSNorm on rows of ", width);
   for_spread<T>(spread, [&]<int kVector, int kItems, int kLanes>() {
     launch("RMSNorm forward", forward_kernel<T, kVector, kItems, kLanes>,
@@ -177,16 +179,17 @@ void rms_norm_forward(const T* x, const T* weight, double epsilon, int64_t rows,
 
 template <typename T>
 int64_t rms_norm_partials(int64_t rows, int64_t width) {
-  return row_groups<T>(rows, width) * width;
+  return row_groups(rows, {.lanes = kWarp}) * width;
 }
 
 template <typename T>
 void rms_norm_backward(const T* x, const T* weight, const Accumulate<T>* inverse_rms, const T* dy,
                        int64_t rows, int64_t width, T* dx, T* y, Accumulate<T>* partials,
                        Accumulate<T>* weight_gradient, Stream stream) {
-  const Spread spread = spread_of<T>(width);
+  const Spread spread = spread_of<T>(width, is_aligned(x) && is_aligned(weight) && is_aligned(dy) &&
+                                                is_aligned(dx) && is_aligned(y));
   LONGSPAN_CHECK(spread.items <= kMaxItems, "RMSNorm on rows of ", width);
-  const int64_t groups = row_groups<T>(rows, width);
+  const int64_t groups = row_groups(rows, spread);
   for_spread<T>(spread, [&]<int kVector, int kItems, int kLanes>() {
     launch("RMSNorm backward", backward_kernel<T, kVector, kItems, kLanes>,
            groups / (kThreads / kLanes), kThreads, stream, x, weight, inverse_rms, dy, rows, width,

@@ -44,7 +44,7 @@ struct Servers {
 };
 
 const std::vector<Servers> kServers = {{8, 8, "128K", 30}, {32, 8, "128K", 16}, {64, 8, "128K", 8},
-                                       {64, 1, "64K", 16}, {128, 1, "64K", 8},  {512, 1, "64K", 2}};
+                                       {64, 1, "64K", 12}, {128, 1, "64K", 5},  {512, 1, "64K", 1}};
 const std::vector<std::string> kStreams = {"pretrain:128K", "pretrain:256K", "pretrain:512K",
                                            "prolong:128K",  "prolong:256K",  "prolong:512K",
                                            "hist:128K"};

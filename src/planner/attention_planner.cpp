@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 constexpr double kWiderTolerances[] = {0.05, 0.2, 0.8};
 // Exchange that shows for less than this share of the makespan is let be: the other candidates
 // seldom gain as much.
-constexpr double kLeastExposure = 0.05;
+constexpr double kLeastExposure = 0.1;
 
 // A small plan this near to the lower bound is good enough.
 constexpr double kNearBound = 0.02;

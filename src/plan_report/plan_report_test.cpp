@@ -118,6 +118,35 @@ TEST_F(PlanReport, LinearWorkOfTheKnownShapes) {
   EXPECT_DOUBLE_EQ(wlb_breakpoint_tokens(preset_spec("llama_34b")), 131072);
 }
 
+// In any batch and direction, the makespan is at most 1 % above that of any policy on the same
+// pieces; dp has packs of its own.
+TEST_F(PlanReport, NoBaselineIsAhead) {
+  struct Point {
+    const char* stream;
+    int64_t servers;
+    int64_t gpus_per_server;
+    const char* tokens_per_rank;
+  };
+  for (const Point& point :
+       {Point{"hist:128K", 8, 8, "128K"}, Point{"pretrain:512K", 16, 8, "128K"},
+        Point{"prolong:256K", 32, 1, "64K"}}) {
+    const PlanStudy study = study_plans(make_request({.stream = point.stream,
+                                                      .servers = point.servers,
+                                                      .tokens_per_rank = point.tokens_per_rank,
+                                                      .gpus_per_server = point.gpus_per_server,
+                                                      .batches = 2,
+                                                      .all_baselines = true}));
+    for (const BaselineStudy& baseline : study.baselines) {
+      if (baseline.name == "dp" || !baseline.applies) continue;
+      EXPECT_GT(baseline.worst_ratio, 0) << baseline.name;
+      EXPECT_LE(baseline.worst_ratio, 1.01) << baseline.name << " on " << point.stream;
+    }
+    for (const PlanFigures* figures : {&study.ours.forward, &study.ours.backward}) {
+      EXPECT_LE(figures->makespan_s, 1.05 * figures->lower_bound_s) << point.stream;
+    }
+  }
+}
+
 // Which keys the JSON has, and that its figures are sane: what scripts rely on.
 TEST_F(PlanReport, StudyHasAllFigures) {
   PlanOptions options = small_stream();

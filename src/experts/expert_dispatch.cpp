@@ -31,17 +31,25 @@ int64_t pairs_of(const std::vector<int64_t>& rows) {
   return pairs;
 }
 
+// By expert: a division for every pair would be most of the work.
+std::vector<int32_t> ranks_of_experts(const ExpertGroupShape& shape) {
+  std::vector<int32_t> ranks(static_cast<size_t>(shape.experts));
+  for (int64_t expert = 0; expert < shape.experts; ++expert) {
+    ranks[static_cast<size_t>(expert)] = static_cast<int32_t>(expert / shape.experts_per_rank());
+  }
+  return ranks;
+}
+
 void check_ids(const ExpertGroupShape& shape, const at::Tensor& ids) {
   LONGSPAN_CHECK(ids.is_cpu() && ids.scalar_type() == at::kInt && ids.is_contiguous() &&
                      ids.dim() == 2 && ids.size(1) == shape.top_k,
                  "expert ids ", ids.toString(), " ", ids.sizes(), ", ", shape.top_k, " a token");
-  const int32_t* values = ids.const_data_ptr<int32_t>();
-  for (int64_t place = 0; place < ids.numel(); ++place) {
-    const int32_t* first = values + place / shape.top_k * shape.top_k;
-    LONGSPAN_CHECK(values[place] >= 0 && values[place] < shape.experts &&
-                       std::find(first, values + place, values[place]) == values + place,
-                   "token ", place / shape.top_k, " names expert ", values[place], " of ",
-                   shape.experts, " wrongly or twice");
+  const int32_t* first = ids.const_data_ptr<int32_t>();
+  for (int64_t token = 0; token < ids.size(0); ++token, first += shape.top_k) {
+    for (const int32_t* id = first; id != first + shape.top_k; ++id) {
+      LONGSPAN_CHECK(*id >= 0 && *id < shape.experts && std::find(first, id, *id) == id, "token ",
+                     token, " names expert ", *id, " of ", shape.experts, " wrongly or twice");
+    }
   }
 }
 
@@ -99,12 +107,13 @@ std::vector<std::vector<int64_t>> ExpertDispatch::order_rows() {
   counts_.assign(static_cast<size_t>(ranks * ranks * widths), 0);
   std::vector<std::vector<int64_t>> by_width(static_cast<size_t>(ranks * widths));
   std::vector<int64_t> pairs(static_cast<size_t>(ranks));
+  const std::vector<int32_t> rank_of = ranks_of_experts(shape_);
   const int32_t* ids = ids_TK_.const_data_ptr<int32_t>();
   for (int64_t token = 0; token < tokens(); ++token) {
     std::fill(pairs.begin(), pairs.end(), 0);
     for (const int32_t id :
          std::span(ids + token * shape_.top_k, static_cast<size_t>(shape_.top_k))) {
-      ++pairs[static_cast<size_t>(id / shape_.experts_per_rank())];
+      ++pairs[static_cast<size_t>(rank_of[static_cast<size_t>(id)])];
     }
     for (int64_t to = 0; to < ranks; ++to) {
       const int64_t width = pairs[static_cast<size_t>(to)];
@@ -159,17 +168,28 @@ void ExpertDispatch::choose_chunks() {
   pairs_per_chunk_ = busiest_pairs(enough);
 }
 
+void ExpertDispatch::reserve(int64_t to_rank, int64_t rows) {
+  const auto in_chunk = static_cast<size_t>((rows + chunks_ - 1) / chunks_);
+  for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
+    OutgoingRows& of = outgoing_[static_cast<size_t>(chunk * shape_.ranks + to_rank)];
+    of.tokens.reserve(in_chunk);
+    of.places.reserve(in_chunk * static_cast<size_t>(shape_.pairs_per_row_max()));
+  }
+}
+
 void ExpertDispatch::deal(const std::vector<std::vector<int64_t>>& order) {
   outgoing_.resize(static_cast<size_t>(chunks_ * shape_.ranks));
+  const std::vector<int32_t> rank_of = ranks_of_experts(shape_);
   const int32_t* ids = ids_TK_.const_data_ptr<int32_t>();
   for (int64_t to = 0; to < shape_.ranks; ++to) {
     const auto& all = order[static_cast<size_t>(to)];
+    reserve(to, std::ssize(all));
     for (int64_t row = 0; row < std::ssize(all); ++row) {
       OutgoingRows& rows = outgoing_[static_cast<size_t>(row % chunks_ * shape_.ranks + to)];
       const int64_t token = all[static_cast<size_t>(row)];
       rows.tokens.push_back(token);
       for (int64_t place = token * shape_.top_k; place < (token + 1) * shape_.top_k; ++place) {
-        if (ids[place] / shape_.experts_per_rank() == to) rows.places.push_back(place);
+        if (rank_of[static_cast<size_t>(ids[place])] == to) rows.places.push_back(place);
       }
     }
   }

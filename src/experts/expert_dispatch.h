@@ -77,6 +77,7 @@ class ExpertDispatch {
   std::vector<std::vector<int64_t>> order_rows();
   void gather_counts(Communicator* group, const std::string& op);
   void choose_chunks();
+  void reserve(int64_t to_rank, int64_t rows);
   void deal(const std::vector<std::vector<int64_t>>& order);
 
   ExpertGroupShape shape_;

@@ -92,32 +92,25 @@ bool RelayWays::find() {
   for (const double patience : kPatience) {
     goal_bytes_ = patience * most_bytes_;
     late_s = find_ways();
-    if (late_s + peak_s() >= best_s) continue;
-    best_s = late_s + peak_s();
-    best_hops_.swap(hops_);
+    if (late_s + peak_s() < best_s) {
+      best_s = late_s + peak_s();
+      best_hops_.swap(hops_);
+    }
+    // Higher goals could not be better.
+    if (late_s <= 0) break;
   }
   return has_relays();
 }
 
-bool RelayWays::has_relays() const {
-  return std::any_of(best_hops_.begin(), best_hops_.end(),
-                     [](const Hop& hop) { return hop.round > 0; });
-}
-
 std::vector<Round> RelayWays::rounds() {
-  std::vector<size_t> count;
-  for (const Hop& hop : best_hops_) {
-    if (count.size() <= hop.round) count.resize(hop.round + 1);
-    ++count[hop.round];
-  }
-  std::vector<Round> rounds(count.size());
-  for (size_t round = 0; round < rounds.size(); ++round) {
-    rounds[round].transfers.reserve(count[round]);
-  }
-  for (const Hop& hop : best_hops_) rounds[hop.round].transfers.push_back(hop.transfer);
-  rounds[0].transfers = merged_by_source(rounds[0].transfers);
-  for (size_t round = 1; round < rounds.size(); ++round) {
-    sort_for_the_wire(layout_.num_ranks(), &rounds[round].transfers);
+  std::vector<Round> rounds;
+  for (std::vector<Transfer>& hops : best_hops_) {
+    if (rounds.empty()) {
+      rounds.push_back({merged_by_source(hops)});
+    } else if (!hops.empty()) {
+      sort_for_the_wire(layout_.num_ranks(), &hops);
+      rounds.push_back({std::move(hops)});
+    }
   }
   for (Round& round : rounds) join_neighbours(&round.transfers);
   return rounds;
@@ -239,7 +232,7 @@ double RelayWays::find_ways() {
     sent_[rank] = std::max(goal_bytes_, alone_sent_[rank]);
   }
   loads_.assign(1, alone_loads_);
-  hops_.clear();
+  for (std::vector<Transfer>& hops : hops_) hops.clear();
   for (const SharedStretch& stretch : shared_.stretches()) relay(stretch);
   RoundLoads::Legs seconds;
   for (const RoundLoads& round : loads_) {
@@ -329,7 +322,8 @@ void RelayWays::relay_part(const SharedStretch& stretch, const Range& line, size
 
 void RelayWays::send(int source, int destination, const SharedStretch& of, const Range& line,
                      size_t round) {
-  hops_.push_back({{source, destination, of.kind, line, false}, round});
+  if (hops_.size() <= round) hops_.resize(round + 1);
+  hops_[round].push_back({source, destination, of.kind, line, false});
   while (loads_.size() <= round) loads_.emplace_back(costs_.links, node_of_);
   const RoundLoads::Legs& row = shared_row_bytes_[of.kind == RowKind::kQuery ? 0 : 1];
   const auto rows = static_cast<double>(line.size());

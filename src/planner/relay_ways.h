@@ -48,10 +48,8 @@ class RelayWays {
     std::span<const int> takers;
     int entry = 0;  // the one that gets the rows from outside
   };
-  struct Hop {
-    Transfer transfer;
-    size_t round = 0;
-  };
+  // Shared rows on their way, round by round.
+  using Hops = std::vector<std::vector<Transfer>>;
 
   double& sent(int rank) { return sent_[static_cast<size_t>(rank)]; }
   double& received(int rank) { return received_[static_cast<size_t>(rank)]; }
@@ -64,7 +62,7 @@ class RelayWays {
 
   void set_goal();
   double peak_s() const;
-  bool has_relays() const;
+  bool has_relays() const { return best_hops_.size() > 1 && !best_hops_[1].empty(); }
   void split();
   void split(size_t begin, size_t end, RowKind kind);
   size_t count_groups(const SharedStretch& stretch) const;
@@ -103,8 +101,8 @@ class RelayWays {
   std::vector<double> received_;
   std::vector<double> share_of_copies_;  // that each home sends itself
   std::vector<RoundLoads> loads_;
-  std::vector<Hop> hops_;
-  std::vector<Hop> best_hops_;
+  Hops hops_;
+  Hops best_hops_;
   // Reused for every stretch.
   std::vector<Transfer> of_kind_;
   std::vector<Group> groups_;

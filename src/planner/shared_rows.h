@@ -31,7 +31,8 @@ struct SharedStretch {
 class SharedRows {
  public:
   // `transfers`: of one source and kind, round 0. Stretches with several takers and at least
-  // `least_rows` rows are added to the list; what else the transfers carry is appended to `rest`.
+  // `least_rows` rows are added to the list; what else the transfers carry is appended to `rest`,
+  // transfers that share no row with others first, in their order.
   void split(std::span<const Transfer> transfers, int64_t least_rows, std::vector<Transfer>* rest);
 
   const std::vector<SharedStretch>& stretches() const { return stretches_; }
@@ -47,14 +48,22 @@ class SharedRows {
     int taker = 0;
   };
 
-  void sweep(std::span<const Transfer> cluster, int64_t least_rows, std::vector<Transfer>* rest);
-  void add(const Transfer& like, const Range& line, int64_t least_rows,
-           std::vector<Transfer>* rest);
+  // One of the transfers to split.
+  struct Wanted {
+    Range line;
+    size_t transfer = 0;
+  };
+
+  void sweep(std::span<const Transfer> transfers, std::span<const Wanted> cluster,
+             int64_t least_rows);
+  void add(const Transfer& like, const Range& line, int64_t least_rows);
 
   std::vector<SharedStretch> stretches_;
   std::vector<int> takers_;
   // Reused for every home.
-  std::vector<Transfer> by_begin_;
+  std::vector<Wanted> by_begin_;
+  std::vector<char> is_alone_;    // of each transfer
+  std::vector<Transfer> pieces_;  // what clusters leave to single takers
   std::vector<Edge> edges_;
   std::vector<int> active_;
 };

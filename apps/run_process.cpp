@@ -92,7 +92,7 @@ void RunProcess::run(const RunConfig& config, const std::function<void(Communica
   const at::Device device = device_from_name(config.layout.device);
   set_deterministic(config.run.deterministic);
   const auto rank_body = [&](Communicator& comm) {
-    const DeviceThread on(device);
+    const DeviceThread on(device_of_rank(device, comm.rank()));
     at::set_num_threads(narrow<int>(config.layout.threads_per_rank));
     body(comm);
   };

@@ -58,9 +58,12 @@ std::string fill_store(const RunSetup& setup, const EvalArguments& arguments, Pa
 void evaluate_rank(const RunSetup& setup, const EvalArguments& arguments, RunProcess& process,
                    Communicator& comm) {
   const RunConfig& config = setup.config();
-  require_fast(kernel_audit(setup.spec, run_tensors(config)), config.layout.allow_slow);
-  const auto model = make_model(setup.spec, run_tensors(config), config.layout.expert_group);
-  ParameterStore store = make_parameter_store(setup.parameters, comm, store_options(config));
+  require_fast(kernel_audit(setup.spec, run_tensors(config, comm.rank())),
+               config.layout.allow_slow);
+  const auto model =
+      make_model(setup.spec, run_tensors(config, comm.rank()), config.layout.expert_group);
+  ParameterStore store =
+      make_parameter_store(setup.parameters, comm, store_options(config, comm.rank()));
   const std::string weights = fill_store(setup, arguments, store, comm);
   Executor executor(*model, store, comm);
   const EvalResult result =

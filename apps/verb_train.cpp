@@ -4,6 +4,7 @@
 
 #include <iostream>
 
+#include "base/narrow.h"
 #include "checkpoint/run_folder.h"
 #include "checkpoint/run_lock.h"
 #include "observe/build_info.h"
@@ -22,6 +23,7 @@ namespace {
 struct TrainArguments {
   std::string config;
   int64_t ranks = 0;
+  int64_t trace_step = 0;
   bool print_config = false;
   std::vector<std::string> overrides;
 };
@@ -40,7 +42,10 @@ void print_start(const RunSetup& setup, const RunProcess& process, const TrainPr
           << " ranks (" << config.attention.dedicated << " dedicated to attention), "
           << config.layout.threads_per_rank << " threads each, stored mode "
           << config.layout.stored_mode << "\n";
-  console << "device       " << describe_device(run_tensors(config).device()) << "\n";
+  const int ranks = narrow<int>(process.local_ranks(config));
+  for (int idx = 0; idx < devices_of_ranks(run_device(config, 0), ranks); ++idx) {
+    console << "device       " << describe_device(run_device(config, idx)) << "\n";
+  }
   for (const std::string& line : train.kernels) console << "kernel       " << line << "\n";
   console << "peak         " << train.peak.description << "\n";
   console << "documents    " << setup.train->count() << " for training, "
@@ -56,6 +61,8 @@ int train(const TrainArguments& arguments) {
     std::vector<std::string> overrides = arguments.overrides;
     if (arguments.ranks > 0)
       overrides.push_back("--layout.ranks=" + std::to_string(arguments.ranks));
+    if (arguments.trace_step > 0)
+      overrides.push_back("--output.trace_step=" + std::to_string(arguments.trace_step));
     LoadedConfig loaded;
     process.prepare(
         [&] { loaded = load_run_config(arguments.config, overrides, process.surroundings()); });
@@ -79,7 +86,7 @@ int train(const TrainArguments& arguments) {
     ResumePoint from;
     process.prepare([&] { from = find_resume_point(setup); });
     const RunConfig& config = setup.config();
-    const at::TensorOptions tensors = run_tensors(config);
+    const at::TensorOptions tensors = run_tensors(config, /*rank=*/0);
     const std::vector<KernelUse> kernels = kernel_audit(setup.spec, tensors);
     require_fast(kernels, config.layout.allow_slow);
     set_deterministic(config.run.deterministic);  // before the first product
@@ -91,7 +98,9 @@ int train(const TrainArguments& arguments) {
                        .peak = measure_peak_flops(tensors),
                        .stop = &stop_requested()};
     for (const KernelUse& use : kernels) train.kernels.push_back(use.line());
-    train.peak.per_second *= static_cast<double>(config.layout.ranks / process.local_ranks(config));
+    const int64_t processes = config.layout.ranks / process.local_ranks(config);
+    train.peak.per_second *= static_cast<double>(
+        processes * devices_of_ranks(tensors.device(), narrow<int>(process.local_ranks(config))));
     print_start(setup, process, train, from);
     if (lock && !lock->held()) {
       process.console() << "lock         none: the file system of " << config.output.folder
@@ -120,6 +129,9 @@ void add_train(CLI::App& app, VerbRunner& run) {
   CLI::App* verb = app.add_subcommand("train", "Train a model as a TOML file says");
   verb->add_option("config", arguments->config, "Run configuration (TOML)")->required();
   verb->add_option("--ranks", arguments->ranks, "Ranks in this process; short for --layout.ranks=N")
+      ->check(whole_number(1));
+  verb->add_option("--trace", arguments->trace_step,
+                   "Write a Chrome trace of this step; short for --output.trace_step=N")
       ->check(whole_number(1));
   verb->add_flag("--print-config", arguments->print_config,
                  "Print the resolved configuration, each value with where it came from, and stop");

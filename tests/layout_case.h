@@ -303,15 +303,15 @@ inline Outcome run_case(const Case& c, const RunOn& on = {}) {
   if (keep_choices) outcome.choices = no_choices(spec, batches[0].data.size());
   const RunRanksOptions ranks{.stall_timeout_s = 60, .device_memory = device_memory(on.device)};
   run_ranks(c.ranks, ranks, [&](Communicator& comm) {
-    const DeviceThread thread(on.device);
-    const auto model =
-        make_model(spec, at::TensorOptions(on.type).device(on.device), c.expert_group);
+    const at::Device device = device_of_rank(on.device, comm.rank());
+    const DeviceThread thread(device);
+    const auto model = make_model(spec, at::TensorOptions(on.type).device(device), c.expert_group);
     ParameterStore store = make_parameter_store(model->parameters(), comm,
                                                 {.shard_group = c.shard_group,
                                                  .expert_group = c.expert_group,
                                                  .float64 = on.type == at::kDouble,
                                                  .bfloat16 = on.type == at::kBFloat16,
-                                                 .device = on.device});
+                                                 .device = device});
     fill_case(c, spec, model->parameters(), store, comm);
     if (on.rounded_weights) round_to_bfloat16(model->parameters(), store, comm);
     Executor executor(*model, store, comm);

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.varlen import varlen_attn
+from torch.utils.checkpoint import checkpoint
 
 BF16 = torch.bfloat16
 LOSS_CHUNK_TOKENS = 8192
@@ -41,8 +42,8 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Documents:
-    """One micro-batch of equal documents, where the model is."""
-    length: int
+    """One micro-batch, where the model is."""
+    length: int  # of the longest
     ids: torch.Tensor
     targets: torch.Tensor
     cosines: torch.Tensor
@@ -51,17 +52,18 @@ class Documents:
     predicted: int
 
     @staticmethod
-    def make(shape, documents, device):
-        length = len(documents[0])
-        assert all(len(document) == length for document in documents)
-        ids = torch.tensor(documents, device=device)
-        targets = ids.roll(-1, 1)
-        targets[:, -1] = NO_TARGET
+    def make(shape, documents, device, predicted=None):
+        """`predicted`: what the loss is divided by, if not the tokens that predict one here."""
+        lengths = torch.tensor([len(document) for document in documents])
+        ids = torch.tensor([token for document in documents for token in document], device=device)
+        ends = F.pad(lengths.cumsum(0), (1, 0)).to(device, torch.int32)
+        targets = ids.roll(-1)
+        targets[ends[1:].long() - 1] = NO_TARGET
+        positions = torch.cat([torch.arange(length, device=device) for length in lengths.tolist()])
         frequencies = shape.theta ** (-torch.arange(0, shape.head_dim, 2, device=device, dtype=torch.float64) / shape.head_dim)
-        angles = torch.outer(torch.arange(length, device=device).repeat(len(documents)), frequencies)[:, None]
-        ends = torch.arange(0, ids.numel() + 1, length, dtype=torch.int32, device=device)
-        return Documents(length, ids.view(-1), targets.view(-1), angles.cos().to(BF16), angles.sin().to(BF16), ends,
-                         len(documents) * (length - 1))
+        angles = torch.outer(positions, frequencies)[:, None]
+        return Documents(int(lengths.max()), ids, targets, angles.cos().to(BF16), angles.sin().to(BF16), ends,
+                         predicted or ids.numel() - len(documents))
 
 
 def varlen(q, k, v, documents):
@@ -69,6 +71,7 @@ def varlen(q, k, v, documents):
 
 
 def dense(q, k, v, documents):
+    """For documents of one length."""
     q, k, v = (rows.view(-1, documents.length, *rows.shape[1:]).transpose(1, 2) for rows in (q, k, v))
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         o = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
@@ -152,9 +155,9 @@ class Layer(torch.nn.Module):
 
 
 class Llama(torch.nn.Module):
-    def __init__(self, shape):
+    def __init__(self, shape, recompute=False):
         super().__init__()
-        self.shape = shape
+        self.shape, self.recompute = shape, recompute
         self.embedding = torch.nn.Parameter(torch.empty(shape.vocabulary, shape.hidden))
         self.layers = torch.nn.ModuleList(Layer(shape) for _ in range(shape.layers))
         self.norm = torch.nn.Parameter(torch.empty(shape.hidden))
@@ -163,15 +166,21 @@ class Llama(torch.nn.Module):
         self.before, self.after = compiled(before_attention), compiled(after_attention)
         self.final_norm, self.loss_kernel = compiled(norm), compiled(loss_and_gradient)
 
-    def forward(self, documents, attention):
+    def layer(self, x, layer, documents, attention):
         shape = self.shape
+        q, k, v = self.before(x, layer.input_norm, layer.qkv, documents.cosines, documents.sines, shape.heads,
+                              shape.kv_heads, shape.head_dim, shape.epsilon)
+        o = attention(q, k, v, documents)
+        return self.after(x, o, layer.o, layer.post_norm, layer.gate_up, layer.down, shape.epsilon)
+
+    def forward(self, documents, attention):
         x = F.embedding(documents.ids, self.embedding).to(BF16)
         for layer in self.layers:
-            q, k, v = self.before(x, layer.input_norm, layer.qkv, documents.cosines, documents.sines, shape.heads,
-                                  shape.kv_heads, shape.head_dim, shape.epsilon)
-            o = attention(q, k, v, documents)
-            x = self.after(x, o, layer.o, layer.post_norm, layer.gate_up, layer.down, shape.epsilon)
-        return HeadLoss.apply(self.final_norm(x, self.norm, shape.epsilon), self.head, documents, self.loss_kernel)
+            if self.recompute:
+                x = checkpoint(self.layer, x, layer, documents, attention, use_reentrant=False)
+            else:
+                x = self.layer(x, layer, documents, attention)
+        return HeadLoss.apply(self.final_norm(x, self.norm, self.shape.epsilon), self.head, documents, self.loss_kernel)
 
 
 def random_weights(model, seed):

@@ -4,6 +4,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
+#include <bit>
 #include <limits>
 #include <map>
 
@@ -89,36 +91,53 @@ struct PackedTiles {
   }
 };
 
-// Squares for cuDNN have a few lengths only: each costs a plan. Below the least of them it gains
-// nothing.
-constexpr int64_t kSquareStep = 1024;
+// cuDNN makes a plan for each shape it meets, in tens of milliseconds. So squares have a few sizes,
+// within a sixteenth of what is asked for, and run in batches of a power of two. Below the least
+// size it gains nothing.
+constexpr int64_t kSquareStepMin = 1024;
 constexpr int64_t kSquareRowsMin = 2048;
+constexpr int64_t kSquareSteps = 16;  // between a size and its double
 
-// Squares by size, if `squares` are wanted; then all other causal tiles, then all full ones.
-// The rows of a square beyond a multiple of kSquareStep are a tile of their own.
+int64_t largest_square(int64_t rows) {
+  const auto power = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(rows)));
+  const int64_t step = std::max(kSquareStepMin, power / kSquareSteps);
+  return rows / step * step;
+}
+
+void add_batches(int64_t rows, const std::vector<BottomRightTile>& squares,
+                 std::vector<PackedTiles>* batches) {
+  for (size_t begin = 0; begin < squares.size();) {
+    const size_t count = std::bit_floor(squares.size() - begin);
+    PackedTiles batch{.causal = true, .square_rows = rows};
+    for (size_t idx = begin; idx < begin + count; ++idx) batch.add(squares[idx]);
+    batches->push_back(std::move(batch));
+    begin += count;
+  }
+}
+
+// Squares by size, if `squares` are wanted; then all other causal tiles, then all full ones. The
+// rows that a tile has beyond its square see all keys: they are a tile of their own, and no row is
+// in two.
 std::vector<PackedTiles> packed_tiles(const std::vector<AttentionSlice>& slices, bool squares) {
-  std::map<int64_t, PackedTiles> by_size;
+  std::map<int64_t, std::vector<BottomRightTile>> by_size;
   PackedTiles causal{.causal = true};
   PackedTiles full;
   for (BottomRightTile tile : bottom_right_tiles(slices)) {
     const int64_t rows = tile.query_rows.size();
     const bool square = tile.causal && rows == tile.key_rows.size() && rows >= kSquareRowsMin;
     if (squares && square) {
-      const int64_t most = rows / kSquareStep * kSquareStep;
-      PackedTiles& of_size = by_size[most];
-      of_size.causal = true;
-      of_size.square_rows = most;
+      const int64_t most = largest_square(rows);
       BottomRightTile first = tile;
       first.query_rows.end = tile.query_rows.begin + most;
       first.key_rows.end = tile.key_rows.begin + most;
-      of_size.add(first);
+      by_size[most].push_back(first);
       tile.query_rows.begin = first.query_rows.end;
       if (tile.query_rows.empty()) continue;
     }
     (tile.causal ? causal : full).add(tile);
   }
   std::vector<PackedTiles> all;
-  for (auto& [rows, tiles] : by_size) all.push_back(std::move(tiles));
+  for (const auto& [rows, tiles] : by_size) add_batches(rows, tiles, &all);
   for (PackedTiles* tiles : {&causal, &full}) {
     if (tiles->queries.rows() > 0) all.push_back(std::move(*tiles));
   }

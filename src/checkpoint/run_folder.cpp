@@ -11,7 +11,8 @@
 namespace longspan {
 namespace {
 
-const std::vector<std::string> kReplacedFiles = {"log.jsonl", "config.toml", "report.html"};
+const std::vector<std::string> kReplacedFiles = {"log.jsonl", "config.toml", "report.html",
+                                                 "trace.json"};
 constexpr const char* kEvents = "tensorboard";
 constexpr const char* kLock = "run.lock";
 

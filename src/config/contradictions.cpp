@@ -169,6 +169,8 @@ class Checker {
     const bool held_out = !config_.data.eval.empty() || !config_.data.fasta.hold_out.empty();
     refuse_if(config_.output.eval_every > 0 && !held_out, quote("output.eval_every"),
               " without held-out documents: set data.eval or data.fasta.hold_out");
+    refuse_if(config_.output.trace_step > config_.optimizer.steps, quote("output.trace_step"),
+              " is behind the last step: ", quote("optimizer.steps"));
   }
 
   const LoadedConfig& loaded_;

@@ -180,6 +180,9 @@ std::vector<Row> data_rows() {
           .one_of({"error", "skip", "split"}),
       LONGSPAN_KEY(data.seed, "Seed of the order of documents, for any number of ranks.")
           .at_least(0),
+      LONGSPAN_KEY(
+          data.shuffle,
+          "Draw the order of documents anew for each epoch; off: as they lie in the files."),
       LONGSPAN_KEY(data.append_end_of_document,
                    "Add the tokenizer's end-of-document token to every document."),
       LONGSPAN_KEY(data.fasta.mask_n_weight, "Loss weight of an N (any base unknown).")
@@ -256,8 +259,10 @@ std::vector<Row> batch_and_layout_rows() {
           .at_least(1)
           .automatic("hardware threads over the ranks of the process", choose_threads)
           .of_machine(),
-      LONGSPAN_KEY(layout.device,
-                   "What computes: the CPU, or a GPU that all ranks of the process share.")
+      LONGSPAN_KEY(
+          layout.device,
+          "What computes: the CPU, or the GPUs that the process sees, dealt out to its ranks "
+          "in turn.")
           .one_of({"cpu", "cuda"})
           .automatic("cuda if this build can use a GPU of this machine, else cpu", choose_device),
       LONGSPAN_KEY(layout.allow_slow,
@@ -335,6 +340,11 @@ std::vector<Row> output_and_run_rows() {
       LONGSPAN_KEY(output.eval_every, "Steps between evaluations of data.eval; 0: only at the end.")
           .at_least(0)
           .unit("steps"),
+      LONGSPAN_KEY(
+          output.trace_step,
+          "The step whose operations are drawn on a time line in trace.json of the folder, "
+          "for Perfetto or chrome://tracing; 0: none.")
+          .at_least(0),
       LONGSPAN_KEY(output.tensorboard, "Write a TensorBoard event file."),
       LONGSPAN_KEY(output.report, "Write an HTML report with the loss curve at the end."),
       LONGSPAN_KEY(output.hf_export_at_end, "Export a Hugging Face folder after the last step."),

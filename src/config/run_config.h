@@ -44,6 +44,7 @@ struct DataConfig {
   std::string tokenizer = "byte";
   std::string overlong = "error";
   int64_t seed = 0;
+  bool shuffle = true;
   bool append_end_of_document = true;
   FastaConfig fasta;
 };
@@ -94,6 +95,7 @@ struct OutputConfig {
   int64_t keep_latest = 2;
   int64_t log_every = 1;
   int64_t eval_every = 0;
+  int64_t trace_step = 0;
   bool tensorboard = true;
   bool report = true;
   bool hf_export_at_end = false;

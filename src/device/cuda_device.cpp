@@ -2,11 +2,14 @@
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include "base/check.h"
 #include "device/cuda_memory.h"
@@ -48,6 +51,51 @@ at::Device device_from_name(const std::string& name) {
   return {at::kCUDA, 0};
 }
 
+at::Device device_of_rank(at::Device device, int rank) {
+  if (device.is_cpu()) return device;
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(rank % visible_gpus())};
+}
+
+int devices_of_ranks(at::Device device, int ranks) {
+  return device.is_cpu() ? 1 : std::min(ranks, visible_gpus());
+}
+
+namespace {
+
+// Sums over ranks read the memory of all of them, and so do copies.
+void let_gpu_read(int reader, int owner) {
+  int possible = 0;
+  const cudaError_t asked = cudaDeviceCanAccessPeer(&possible, reader, owner);
+  if (asked != cudaSuccess || possible == 0) {
+    throw UserError(text("GPU ", reader, " cannot read the memory of GPU ", owner,
+                         ", so ranks of one process cannot share them: set CUDA_VISIBLE_DEVICES to "
+                         "GPUs that are linked, or to one"));
+  }
+  const c10::cuda::CUDAGuard on(static_cast<c10::DeviceIndex>(reader));
+  const cudaError_t enabled = cudaDeviceEnablePeerAccess(owner, 0);
+  if (enabled == cudaErrorPeerAccessAlreadyEnabled) {
+    cudaGetLastError();  // libtorch was first
+  } else {
+    LONGSPAN_CHECK(enabled == cudaSuccess, "peer access: ", cudaGetErrorString(enabled));
+  }
+  cudaMemPool_t pool = nullptr;  // of messages kept back
+  const cudaMemAccessDesc access{{cudaMemLocationTypeDevice, reader},
+                                 cudaMemAccessFlagsProtReadWrite};
+  LONGSPAN_CHECK(cudaDeviceGetDefaultMemPool(&pool, owner) == cudaSuccess &&
+                     cudaMemPoolSetAccess(pool, &access, 1) == cudaSuccess,
+                 "GPU ", reader, " gets no access to the memory pool of GPU ", owner);
+}
+
+void let_all_gpus_read() {
+  for (int reader = 0; reader < visible_gpus(); ++reader) {
+    for (int owner = 0; owner < visible_gpus(); ++owner) {
+      if (owner != reader) let_gpu_read(reader, owner);
+    }
+  }
+}
+
+}  // namespace
+
 struct DeviceThread::Before {
   c10::cuda::CUDAStream stream;
 };
@@ -55,6 +103,8 @@ struct DeviceThread::Before {
 DeviceThread::DeviceThread(at::Device device) {
   if (device.is_cpu()) return;
   at::globalContext().lazyInitDevice(at::kCUDA);
+  static std::once_flag once;
+  std::call_once(once, let_all_gpus_read);
   c10::cuda::set_device(device.index());
   before_ = std::make_unique<Before>(Before{c10::cuda::getCurrentCUDAStream(device.index())});
   c10::cuda::setCurrentCUDAStream(

@@ -42,15 +42,23 @@ GpuInfo gpu_info(int gpu);
 // For people: "CPU", or name, memory and number of the GPU.
 std::string describe_device(at::Device device);
 
-// "cpu" or "cuda", as the configuration says; UserError if there is no such device here.
+// "cpu" or "cuda" (the first GPU), as the configuration says; UserError if there is no such device
+// here.
 at::Device device_from_name(const std::string& name);
+
+// The device of one of the ranks of this process: its GPUs are dealt out in turn. `device` says
+// which kind.
+at::Device device_of_rank(at::Device device, int rank);
+// How many devices that many ranks are on.
+int devices_of_ranks(at::Device device, int ranks);
 
 // Sums, states and gradients of a run: float32, or float64 in a float64 run.
 inline at::ScalarType accumulate_type(at::ScalarType compute) {
   return compute == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// While it lives the calling thread's work goes to queues of its own on that device.
+// While it lives the calling thread's work goes to queues of its own on that device. UserError if
+// the GPUs of this machine cannot read each other's memory.
 class DeviceThread {
  public:
   explicit DeviceThread(at::Device device);

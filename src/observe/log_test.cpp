@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "formats/test_folder.h"
+#include "observe/chrome_trace.h"
 #include "observe/crc32c.h"
 #include "observe/event_file.h"
 #include "observe/jsonl_log.h"
@@ -154,6 +155,34 @@ TEST(EventFile, TwoOfOneSecondDoNotMeet) {
   EXPECT_NE(first.path(), second.path());
   const auto file = folder.write("file", "");
   EXPECT_THROW(EventFile(file / "tensorboard"), UserError);
+}
+
+TEST(ChromeTrace, HasTheSlicesAndArrowsOfAllRanks) {
+  ChromeTrace first;
+  first.name_rank(0, "rank 0");
+  first.slice({.rank = 0,
+               .track = "work",
+               .name = "a \"name\"",
+               .category = "forward",
+               .begin_us = 1,
+               .end_us = 3.5,
+               .details = {{"chunk", "2"}}});
+  first.arrow_begin(0, "work", 2, "rows 0>1");
+  ChromeTrace second;
+  second.arrow_end(1, "work", 7, "rows 0>1");
+  const Json trace = Json::parse(ChromeTrace::document({first.events(), "", second.events()}));
+  const Json& events = trace["traceEvents"];
+  ASSERT_EQ(events.size(), 6U);  // two names of tracks among them
+  EXPECT_EQ(events[0]["args"]["name"], "rank 0");
+  EXPECT_EQ(events[1]["args"]["name"], "work");
+  EXPECT_EQ(events[2]["name"], "a \"name\"");
+  EXPECT_EQ(events[2]["dur"], 2.5);
+  EXPECT_EQ(events[2]["args"]["chunk"], "2");
+  EXPECT_EQ(events[3]["ph"], "s");
+  EXPECT_EQ(events[5]["ph"], "f");
+  EXPECT_EQ(events[3]["id"], events[5]["id"]);
+  EXPECT_EQ(events[5]["pid"], 1);
+  EXPECT_EQ(Json::parse(ChromeTrace::document({}))["traceEvents"].size(), 0U);
 }
 
 TEST(StepMetrics, NamesAreUniqueAndUnknownValuesAreLeftOut) {

@@ -31,6 +31,7 @@ namespace longspan {
 
 class ParameterStore;
 class SequenceMixes;
+class StepTrace;
 class TransformerModel;
 
 struct StepTotals {
@@ -81,6 +82,7 @@ struct RunOptions {
   // Of a step of one micro-batch; layers that it does not name choose for themselves.
   const StepChoices* given_choices = nullptr;
   bool keep_choices = false;   // this rank's rows, in StepTotals::pools and experts
+  StepTrace* trace = nullptr;  // gets the times of all operations
   bool account_bytes = false;  // costs a walk over all buffers after each operation
 };
 

@@ -6,6 +6,8 @@
 #include "base/check.h"
 #include "base/narrow.h"
 #include "device/device.h"
+#include "device/profiler_range.h"
+#include "train/step_trace.h"
 
 namespace longspan {
 namespace {
@@ -34,7 +36,12 @@ ExecutorStep::ExecutorStep(const ExecutorParts& parts,
 StepTotals ExecutorStep::run(const StepSchedule& schedule) {
   for (const Operation& operation : schedule.operations) {
     if (operation.kind == Kind::kHeadLoss) note_stored_bytes();
-    run(operation);
+    if (options_.trace != nullptr) options_.trace->begin();
+    {
+      const ProfilerRange range(describe(operation));
+      run(operation);
+    }
+    if (options_.trace != nullptr) options_.trace->end();
     for (const BufferKey& key : operation.drops) buffers_.drop(key);
     if (options_.account_bytes) {
       totals_.stored_bytes_peak = std::max(totals_.stored_bytes_peak, buffers_.held_bytes());

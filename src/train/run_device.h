@@ -1,7 +1,7 @@
-// The device and the types of a run, as its configuration says.
+// The device and the types of a rank of a run, as its configuration says.
 //
-//   const at::TensorOptions tensors = run_tensors(config);        // of activations
-//   ParameterStore store = make_parameter_store(table, comm, store_options(config));
+//   const at::TensorOptions tensors = run_tensors(config, comm.rank());        // of activations
+//   ParameterStore store = make_parameter_store(table, comm, store_options(config, comm.rank()));
 //
 // UserError if there is no such device here. Pure functions.
 #pragma once
@@ -14,20 +14,24 @@
 
 namespace longspan {
 
-inline at::TensorOptions run_tensors(const RunConfig& config) {
+inline at::Device run_device(const RunConfig& config, int rank) {
+  return device_of_rank(device_from_name(config.layout.device), rank);
+}
+
+inline at::TensorOptions run_tensors(const RunConfig& config, int rank) {
   const std::string& dtype = config.model.dtype;
   const at::ScalarType type = dtype == "float64"    ? at::kDouble
                               : dtype == "bfloat16" ? at::kBFloat16
                                                     : at::kFloat;
-  return at::TensorOptions(type).device(device_from_name(config.layout.device));
+  return at::TensorOptions(type).device(run_device(config, rank));
 }
 
-inline ParameterStoreOptions store_options(const RunConfig& config) {
+inline ParameterStoreOptions store_options(const RunConfig& config, int rank) {
   return {.shard_group = config.layout.shard_group,
           .expert_group = config.layout.expert_group,
           .float64 = config.model.dtype == "float64",
           .bfloat16 = config.model.dtype == "bfloat16",
-          .device = device_from_name(config.layout.device)};
+          .device = run_device(config, rank)};
 }
 
 }  // namespace longspan

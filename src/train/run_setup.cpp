@@ -88,7 +88,8 @@ StepPlannerOptions planner_options(const RunConfig& config, const ModelSpec& spe
   StepPlannerOptions options;
   options.pack = {.seed = static_cast<uint64_t>(config.data.seed),
                   .micro_batch_tokens = config.batch.micro_batch_tokens,
-                  .overlong = parse_overlong(config.data.overlong)};
+                  .overlong = parse_overlong(config.data.overlong),
+                  .shuffle = config.data.shuffle};
   options.micro_batches_per_step = config.batch.micro_batches_per_step;
   options.vocabulary_size = spec.vocab_size;
   options.chunks = narrow<int>(config.layout.chunks);

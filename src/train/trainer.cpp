@@ -19,6 +19,7 @@
 #include "train/model_store.h"
 #include "train/run_device.h"
 #include "train/run_log.h"
+#include "train/step_trace.h"
 #include "train/store_state.h"
 
 namespace longspan {
@@ -64,8 +65,9 @@ class RankTrainer {
         setup_(run.setup),
         config_(run.setup.config()),
         comm_(comm),
-        model_(make_model(setup_.spec, run_tensors(config_), config_.layout.expert_group)),
-        store_(make_parameter_store(setup_.parameters, comm, store_options(config_))),
+        model_(make_model(setup_.spec, run_tensors(config_, comm.rank()),
+                          config_.layout.expert_group)),
+        store_(make_parameter_store(setup_.parameters, comm, store_options(config_, comm.rank()))),
         executor_(*model_, store_, comm),
         rates_(make_schedule(config_.optimizer.schedule, config_.optimizer.lr,
                              config_.optimizer.steps, config_.optimizer.warmup_steps,
@@ -189,10 +191,20 @@ class RankTrainer {
     }
     verify_schedules(setup_.schedule, micro_batches, all);
 #endif
-    const double scale = planned.loss_weight_sum > 0 ? 1 / planned.loss_weight_sum : 1;
-    return executor_.run(
-        schedule, planned.micro_batches,
-        {.loss_scale = scale, .max_expert_pairs_per_chunk = config_.layout.expert_chunk_pairs});
+    RunOptions options{.loss_scale = planned.loss_weight_sum > 0 ? 1 / planned.loss_weight_sum : 1,
+                       .max_expert_pairs_per_chunk = config_.layout.expert_chunk_pairs};
+    const int64_t step = progress_.step + 1;
+    if (step != config_.output.trace_step) {
+      return executor_.run(schedule, planned.micro_batches, options);
+    }
+    comm_.barrier("beginning of a traced step");  // times begin together on all ranks
+    StepTrace trace(comm_.rank(), model_->device());
+    options.trace = &trace;
+    StepTotals totals = executor_.run(schedule, planned.micro_batches, options);
+    const auto path = std::filesystem::path(config_.output.folder) / "trace.json";
+    write_step_trace(path, trace.events(schedule, planned.micro_batches), comm_);
+    note(text("trace of step ", step, ": ", path.string(), " (open in https://ui.perfetto.dev)"));
+    return totals;
   }
 
   void advance(const PlannedStep& planned) {

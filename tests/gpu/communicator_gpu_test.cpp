@@ -1,5 +1,6 @@
-// Ranks as threads on one GPU exchange device memory: messages and collectives with queues of their
-// own, in every order of send and receive, with work before and after each.
+// Ranks as threads, on one GPU or on all that are visible, exchange device memory: messages and
+// collectives with queues of their own, in every order of send and receive, with work before and
+// after each.
 #include "base/random.h"
 #include "comm/run_ranks.h"
 #include "comm/thread_communicator.h"
@@ -17,7 +18,7 @@ std::span<T> span_of(const at::Tensor& tensor) {
 
 // Work that takes the device a while, so that a missing order shows.
 at::Tensor late_values(double value, int64_t count) {
-  at::Tensor busy = at::ones({1024, 1024}, at::TensorOptions(at::kFloat).device(kGpu));
+  at::Tensor busy = at::ones({1024, 1024}, at::TensorOptions(at::kFloat).device(at::kCUDA));
   for (int i = 0; i < 20; ++i) busy = busy.mm(busy).clamp_max(1.0);
   return at::full({count}, value, busy.options()) * busy[0][0];
 }
@@ -25,7 +26,7 @@ at::Tensor late_values(double value, int64_t count) {
 void on_ranks(int ranks, const std::function<void(Communicator&)>& body) {
   run_ranks(ranks, {.stall_timeout_s = 60, .device_memory = device_memory(kGpu)},
             [&](Communicator& comm) {
-              const DeviceThread on(kGpu);
+              const DeviceThread on(device_of_rank(kGpu, comm.rank()));
               body(comm);
             });
 }
@@ -91,7 +92,7 @@ TEST_F(GpuCommunicator, HostAndDeviceDoNotMix) {
   EXPECT_THROW(on_ranks(2,
                         [](Communicator& comm) {
                           const at::Tensor here = at::zeros({8}, at::kByte);
-                          const at::Tensor there = here.to(kGpu);
+                          const at::Tensor there = here.to(at::kCUDA);
                           if (comm.rank() == 0) {
                             comm.send(1, 0, "mixed", span_of<std::byte>(here)).wait();
                             comm.barrier("after");

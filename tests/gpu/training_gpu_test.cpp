@@ -149,11 +149,12 @@ std::vector<double> training_losses(int ranks, int steps, const RunOn& on) {
   std::vector<double> losses(static_cast<size_t>(steps));
   const RunRanksOptions options{.stall_timeout_s = 60, .device_memory = device_memory(on.device)};
   run_ranks(ranks, options, [&](Communicator& comm) {
-    const DeviceThread thread(on.device);
-    const auto model = make_model(spec, at::TensorOptions(on.type).device(on.device));
+    const at::Device device = device_of_rank(on.device, comm.rank());
+    const DeviceThread thread(device);
+    const auto model = make_model(spec, at::TensorOptions(on.type).device(device));
     ParameterStore store = make_parameter_store(
         model->parameters(), comm,
-        {.shard_group = ranks, .bfloat16 = on.type == at::kBFloat16, .device = on.device});
+        {.shard_group = ranks, .bfloat16 = on.type == at::kBFloat16, .device = device});
     fill_random(model->parameters(), /*seed=*/3, store, comm);
     Executor executor(*model, store, comm);
     for (int step = 0; step < steps; ++step) {

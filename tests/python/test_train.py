@@ -1,5 +1,6 @@
 """Training from a configuration to the last checkpoint: what is written, and that a run which was killed, stopped or
 moved to other ranks goes on as if nothing had happened."""
+import json
 import os
 import random
 import shutil
@@ -14,13 +15,14 @@ from small_runs import (SAME_BITS, SAME_DATA, SmallRun, chosen, complete_steps, 
 
 STEPS = 12
 SAVE_EVERY = 2
+TRACED_STEP = 5
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The run that was never interrupted, and the yardstick of all others. Changed by no test."""
     run = SmallRun(tmp_path_factory.mktemp("whole"), steps=STEPS, save_every=SAVE_EVERY)
-    run.console = run.train("--output.keep_latest=100")
+    run.console = run.train("--output.keep_latest=100", f"--trace={TRACED_STEP}")
     return run
 
 
@@ -57,6 +59,23 @@ def test_run_leaves_log_config_events_and_report(whole):
     assert report.lstrip().startswith("<!DOCTYPE html>") and "</html>" in report and "<svg" in report
     assert f"step {STEPS}/{STEPS}" in whole.console
     assert "step-12" in whole.console and "report.html" in whole.console
+
+
+def test_trace_shows_all_operations_and_who_waited_for_whom(whole):
+    """That it changes no bits is what the other tests show: their runs have no trace."""
+    events = json.loads((whole.output / "trace.json").read_text())["traceEvents"]
+    assert f"trace of step {TRACED_STEP}: " in whole.console
+    slices = {rank: sorted((event["ts"], event["ts"] + event["dur"], event["name"])
+                           for event in events if event["ph"] == "X" and event["pid"] == rank) for rank in (0, 1)}
+    for of_rank in slices.values():
+        names = {name for _, _, name in of_rank}
+        assert {"pre segment L0", "attention tasks L1"} <= names, names
+        assert all(first[1] <= second[0] + 1e-3 for first, second in zip(of_rank, of_rank[1:])), "operations overlap"
+    starts = {event["id"]: event for event in events if event["ph"] == "s"}
+    ends = {event["id"]: event for event in events if event["ph"] == "f"}
+    assert starts and starts.keys() == ends.keys()
+    for name, end in ends.items():
+        assert {starts[name]["pid"], end["pid"]} == {0, 1}, name
 
 
 def test_training_learns_and_uses_every_document(whole):

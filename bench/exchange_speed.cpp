@@ -1,0 +1,114 @@
+// Rate of messages between two ranks on two GPUs, as attention and weights use them: thread ranks
+// of one process, copies on the copy engines.
+//
+//   build/cuda/longspan_exchange_speed                       # bench/compare_exchange.py adds NCCL
+//
+// Prints JSON: for each size of a piece, and for one way and both ways at once, the median rate in
+// GB/s of 256 MiB from each sender, on the clock of the host, posting included. The bytes are
+// compared after the last repeat.
+#include <ATen/ATen.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "comm/run_ranks.h"
+#include "device/device.h"
+
+namespace longspan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kMessageBytes = 256LL << 20;
+
+std::span<std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.nbytes())};
+}
+
+// Seconds of one repeat on this rank.
+double exchange(Communicator& comm, const at::Tensor& outgoing, const at::Tensor& incoming,
+                int64_t piece_bytes, bool both_ways, at::Device device) {
+  const int peer = 1 - comm.rank();
+  finish_work(device);
+  comm.barrier("before a repeat");
+  const auto start = Clock::now();
+  std::vector<Work> works;
+  for (int64_t at = 0; at < kMessageBytes; at += piece_bytes) {
+    const auto piece = [&](const at::Tensor& tensor) {
+      return bytes_of(tensor).subspan(static_cast<size_t>(at), static_cast<size_t>(piece_bytes));
+    };
+    if (both_ways || comm.rank() == 1) {
+      works.push_back(comm.receive(peer, at, "piece", piece(incoming)));
+    }
+    if (both_ways || comm.rank() == 0)
+      works.push_back(comm.send(peer, at, "piece", piece(outgoing)));
+  }
+  for (Work& work : works) work.wait();
+  finish_work(device);
+  comm.barrier("after a repeat");
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+nlohmann::json measure(int64_t piece_bytes, bool both_ways, int repeats) {
+  const at::Device gpu = device_from_name("cuda");
+  nlohmann::json result;
+  run_ranks(2, {.device_memory = device_memory(gpu)}, [&](Communicator& comm) {
+    const at::Device device = device_of_rank(gpu, comm.rank());
+    const DeviceThread on(device);
+    const at::Tensor outgoing =
+        at::randint(256, {kMessageBytes}, at::TensorOptions(at::kByte).device(device));
+    const at::Tensor incoming = at::zeros_like(outgoing);
+    std::vector<double> seconds;
+    for (int repeat = 0; repeat <= repeats; ++repeat) {
+      const double s = exchange(comm, outgoing, incoming, piece_bytes, both_ways, device);
+      if (repeat > 0) seconds.push_back(s);
+    }
+    const at::Tensor sent = outgoing.cpu();
+    const at::Tensor expected = at::empty_like(sent);
+    std::vector<Work> works;
+    works.push_back(comm.receive(1 - comm.rank(), -2, "check", bytes_of(expected)));
+    works.push_back(comm.send(1 - comm.rank(), -2, "check", bytes_of(sent)));
+    for (Work& work : works) work.wait();
+    const bool receives = both_ways || comm.rank() == 1;
+    if (receives && !incoming.cpu().equal(expected)) throw InternalError("other bytes arrived");
+    if (comm.rank() != 0) return;
+    std::nth_element(seconds.begin(), seconds.begin() + repeats / 2, seconds.end());
+    result = {{"piece_bytes", piece_bytes},
+              {"both_ways", both_ways},
+              {"gb_per_s", 1e-9 * static_cast<double>(kMessageBytes) /
+                               seconds[static_cast<size_t>(repeats / 2)]}};
+  });
+  return result;
+}
+
+int run(int argc, char** argv) {
+  int repeats = 20;
+  CLI::App app("Rate of messages between two GPUs");
+  app.add_option("--repeats", repeats);
+  CLI11_PARSE(app, argc, argv);
+  if (visible_gpus() < 2) throw UserError("two GPUs are needed, and this machine shows fewer");
+  nlohmann::json results = nlohmann::json::array();
+  for (const bool both_ways : {false, true}) {
+    for (const int64_t piece_bytes : {kMessageBytes, int64_t{1} << 20}) {
+      results.push_back(measure(piece_bytes, both_ways, repeats));
+    }
+  }
+  std::cout << results.dump() << "\n";
+  return 0;
+}
+
+}  // namespace
+}  // namespace longspan
+
+int main(int argc, char** argv) {
+  try {
+    return longspan::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "longspan_exchange_speed: " << error.what() << "\n";
+    return 2;
+  }
+}

@@ -28,6 +28,7 @@ struct Arguments {
   std::string json;
   int64_t batches = 0;  // 0: fewer for more servers
   int64_t most_servers = 512;
+  std::vector<std::string> models = {"llama-8b", "llama-34b"};
 };
 
 struct Servers {
@@ -48,7 +49,6 @@ const std::vector<Servers> kServers = {{8, 8, "128K", 30}, {32, 8, "128K", 16}, 
 const std::vector<std::string> kStreams = {"pretrain:128K", "pretrain:256K", "pretrain:512K",
                                            "prolong:128K",  "prolong:256K",  "prolong:512K",
                                            "hist:128K"};
-const std::vector<std::string> kModels = {"llama-8b", "llama-34b"};
 
 struct Point {
   std::string model;
@@ -112,13 +112,14 @@ std::string with_unit(double share) {
 }
 
 // The figures that are judged, over all points.
-void write_summary(const std::vector<Point>& points, std::ostream& out) {
+void write_summary(const std::vector<std::string>& models, const std::vector<Point>& points,
+                   std::ostream& out) {
   out << "## In short\n\n"
          "| servers | model | makespan over the lower bound: mean of the streams, worst stream | "
          "makespan over the best baseline, in the worst batch and direction | top sender MB, worst "
          "stream | planning ms, worst stream |\n|---|---|---|---|---|---|\n";
   for (const Servers& servers : kServers) {
-    for (const std::string& model : kModels) {
+    for (const std::string& model : models) {
       double sum = 0;
       double worst = 0;
       double ratio = 0;
@@ -151,7 +152,7 @@ void write_summary(const std::vector<Point>& points, std::ostream& out) {
   out << "\n";
 }
 
-std::string page(const std::vector<Point>& points) {
+std::string page(const std::vector<std::string>& models, const std::vector<Point>& points) {
   std::ostringstream out;
   out << "# The planner beside the baselines\n\n"
          "Written by `longspan_planner_table`; do not edit. One layer's attention, predicted by "
@@ -164,8 +165,8 @@ std::string page(const std::vector<Point>& points) {
          "policies hide as much exchange as the linear layers of the other chunk take.\n\n"
          "Commit "
       << build_commit() << ".\n\n";
-  write_summary(points, out);
-  for (const std::string& model : kModels) {
+  write_summary(models, points, out);
+  for (const std::string& model : models) {
     for (const Servers& servers : kServers) {
       bool headed = false;
       for (const Point& point : points) {
@@ -209,7 +210,7 @@ Json point_json(const Point& point) {
 void run(const Arguments& arguments) {
   std::vector<Point> points;
   Json json = {{"commit", std::string(build_commit())}, {"points", Json::array()}};
-  for (const std::string& model : kModels) {
+  for (const std::string& model : arguments.models) {
     for (const Servers& servers : kServers) {
       if (servers.count > arguments.most_servers) continue;
       for (const std::string& stream : kStreams) {
@@ -226,7 +227,7 @@ void run(const Arguments& arguments) {
                   << " of the lower bound\n";
       }
       // A run that is stopped leaves what it has.
-      write_text_atomic(arguments.out, page(points));
+      write_text_atomic(arguments.out, page(arguments.models, points));
       if (!arguments.json.empty()) write_json_atomic(arguments.json, json);
     }
   }
@@ -241,6 +242,7 @@ int main(int argc, char** argv) {
   app.add_option("--out", arguments.out, "Markdown page to write")->required();
   app.add_option("--json", arguments.json, "JSON file to write");
   app.add_option("--batches", arguments.batches, "Batches of each point; default 30 down to 2");
+  app.add_option("--models", arguments.models, "Models; default both")->delimiter(',');
   app.add_option("--most-servers", arguments.most_servers, "Leave larger numbers of servers out");
   CLI11_PARSE(app, argc, argv);
   try {

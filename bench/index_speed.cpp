@@ -3,23 +3,32 @@
 //
 //   longspan_index_speed --tokens 262144 --pools pools.bin --rows rows.txt > times.json
 //   longspan_index_speed --attention --tokens 65536 > times.json
+//   longspan_index_speed --ranks 2 --tokens 262144 > times.json
 //
 // bench/compare_index.py runs the first beside a PyTorch scorer. Inputs are drawn on the GPU with a
 // fixed seed, in the order q [T, 32, 128], head weights [T, 32], pool keys [T / 4, 128], so that
 // torch draws the same ones; `rows` names the queries whose selected pools go into the file, 512
-// int32 each. Times are seconds of CUDA events around the whole; one line of JSON.
+// int32 each. With --ranks the whole pass over the document runs, planned and exchanged, by as many
+// thread ranks on the GPUs in turn; times are of the slowest rank, on the clock of the host; the
+// selections of all rows are summed up, so that runs of other numbers of ranks can be compared.
+// Otherwise times are seconds of CUDA events around the whole; one line of JSON.
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAEvent.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <c10/core/GradMode.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/check.h"
+#include "comm/run_ranks.h"
 #include "device/device.h"
-#include "sparse_attention/pool_ranking.h"
+#include "sparse_attention/index_pass.h"
+#include "sparse_attention/index_plans.h"
 #include "sparse_attention/selected_attention.h"
 
 namespace longspan {
@@ -42,6 +51,7 @@ struct Options {
   int repeats = 2;
   int64_t work_bytes = int64_t{256} << 20;
   bool attention = false;
+  int ranks = 0;
   std::string rows;
   std::string pools;
 };
@@ -159,6 +169,69 @@ Json attention(const Options& options) {
           {"bytes_at_peak", device_bytes_peak(kGpu)}};
 }
 
+// The same values whoever draws them: by blocks of lines with seeds of their own.
+at::Tensor drawn(const Range& lines, const std::vector<int64_t>& row, uint64_t seed,
+                 at::Device device) {
+  constexpr int64_t kBlock = 4096;
+  LONGSPAN_CHECK(lines.begin % kBlock == 0 && lines.end % kBlock == 0, "lines ", lines);
+  std::vector<at::Tensor> blocks;
+  std::vector<int64_t> sizes = {kBlock};
+  sizes.insert(sizes.end(), row.begin(), row.end());
+  for (int64_t begin = lines.begin; begin < lines.end; begin += kBlock) {
+    auto generator = at::cuda::detail::createCUDAGenerator(device.index());
+    generator.set_current_seed(seed + static_cast<uint64_t>(begin));
+    blocks.push_back(at::randn(sizes, generator, at::TensorOptions(at::kBFloat16).device(device)));
+  }
+  return at::cat(blocks);
+}
+
+// One rank's part of sharded(); returns the sum of its selected pools' numbers.
+double pass_of_rank(const Options& options, const TokenLayout& layout, const AttentionPlan& plan,
+                    Communicator& comm, std::vector<double>* seconds) {
+  const at::Device device = device_of_rank(kGpu, comm.rank());
+  const DeviceThread on(device);
+  const PoolAxis axis(layout, kIndex.pool_tokens);
+  const Range piece = layout.piece(0, comm.rank());
+  const at::Tensor q = drawn(piece, {kIndex.heads, kIndex.width}, 1, device);
+  const at::Tensor weights = drawn(piece, {kIndex.heads}, 2, device);
+  RowStore keys;
+  keys.add(axis.pools(piece), {drawn(axis.pools(piece), {kIndex.width}, 3, device)});
+  at::Tensor selected;
+  for (int repeat = 0; repeat <= options.repeats; ++repeat) {
+    finish_work(device);
+    comm.barrier("before a repeat");
+    const auto begin = std::chrono::steady_clock::now();
+    IndexPass pass(kIndex, plan, axis, layout, comm,
+                   {.work_bytes = options.work_bytes, .op = "index"});
+    selected = pass.run(q, weights, keys);
+    finish_work(device);
+    comm.barrier("after a repeat");
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+    if (repeat > 0 && comm.rank() == 0) seconds->push_back(time.count());
+  }
+  return sum_of(selected);
+}
+
+Json sharded(const Options& options) {
+  const TokenLayout layout = TokenLayout::make(
+      {options.tokens}, {.shares = std::vector<double>(static_cast<size_t>(options.ranks), 1)});
+  const auto plan = planned_index_scoring(
+      kIndex, {.element_bytes = 2, .flops_per_s = 450e12, .link_bytes_per_s = 200e9})(layout, 0);
+  Json tasks = Json::array();
+  for (const ServerPlan& server : plan->servers) tasks.push_back(server.tasks.size());
+  std::vector<double> seconds;
+  std::vector<double> sums(static_cast<size_t>(options.ranks));
+  run_ranks(options.ranks, {.device_memory = device_memory(kGpu)}, [&](Communicator& comm) {
+    sums[static_cast<size_t>(comm.rank())] = pass_of_rank(options, layout, *plan, comm, &seconds);
+  });
+  return {{"tokens", options.tokens},
+          {"ranks", options.ranks},
+          {"gpus", devices_of_ranks(kGpu, options.ranks)},
+          {"seconds", seconds},
+          {"tasks", tasks},
+          {"sum_of_pools", std::accumulate(sums.begin(), sums.end(), 0.0)}};
+}
+
 void run(int argc, char** argv) {
   Options options;
   CLI::App app("Speed of index scoring and sparse attention on a GPU.");
@@ -167,6 +240,7 @@ void run(int argc, char** argv) {
   app.add_option("--repeats", options.repeats, "timed runs")->check(CLI::PositiveNumber);
   app.add_option("--work-bytes", options.work_bytes, "bound of the scoring buffer");
   app.add_flag("--attention", options.attention, "attention instead of scoring");
+  app.add_option("--ranks", options.ranks, "thread ranks that share the pass");
   app.add_option("--rows", options.rows, "file with the numbers of queries to write");
   app.add_option("--pools", options.pools, "file that takes their selected pools");
   try {
@@ -176,7 +250,9 @@ void run(int argc, char** argv) {
   }
   const c10::NoGradGuard no_grad;
   const DeviceThread on(kGpu);
-  const Json result = options.attention ? attention(options) : scoring(options);
+  const Json result = options.ranks > 0   ? sharded(options)
+                      : options.attention ? attention(options)
+                                          : scoring(options);
   std::printf("%s\n", result.dump().c_str());
   std::fflush(stdout);
 }

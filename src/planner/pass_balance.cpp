@@ -18,6 +18,8 @@ constexpr double kLeastGain = 1e-6;
 constexpr double kLeastSurplus = 0.015;
 // Keys that come in less than this share of the window need not be thought about.
 constexpr double kLongWait = 0.25;
+// All of a server's together had better take no more of it than this.
+constexpr double kMostWait = 0.6;
 
 // Work that a server can give: a stretch of one tile.
 struct Supply {
@@ -194,6 +196,7 @@ class Balancer {
     sort_receivers();
     next_receiver_ = 0;
     node_document_.assign(ranks_, -1);
+    keys_s_.assign(ranks_, 0.0);
     double sum = 0;
     for (const int rank : receivers_) sum += deficit_s(rank);
     // At least something, so that divisions by it stay finite.
@@ -327,18 +330,25 @@ class Balancer {
     return next_receiver_ < receivers_.size() ? receivers_[next_receiver_] : kUnplaced;
   }
 
-  // Whether the tile's keys take longer to come than the work that they are for, and a good part of
-  // the time in which exchange hides, and no server of the node has them yet.
+  // Whether the tile's keys, that no server of the node has yet, take longer to come than the work
+  // that they are for, or are the last of many small ones that take most of the window together.
   bool is_keys_for_little(int rank, const Tile& tile, double amount_s) const {
     if (node_document_[node(rank)] == tile.document) return false;
     const PassCosts& pass = draft_.pass_costs();
-    const LinkClass& link = draft_.costs().links.between_nodes;
-    if (link.bytes_per_s <= 0) return false;
-    const double keys_s = static_cast<double>(tile.keys.size()) *
-                          std::max(pass.bytes.key_out, pass.bytes.key_back_partial) /
-                          link.bytes_per_s;
     const double window_s = std::max(pass.window.enter_s, pass.window.exit_s);
-    return keys_s > amount_s && keys_s > kLongWait * window_s;
+    const double new_s = keys_s(tile.keys);
+    if (new_s > kLongWait * window_s) return new_s > amount_s;
+    const double old_s = keys_s_[static_cast<size_t>(rank)];
+    return old_s > 0 && old_s + new_s > kMostWait * window_s;
+  }
+
+  // Of keys between nodes, on the leg where they weigh more.
+  double keys_s(const Range& keys) const {
+    const RowBytes& bytes = draft_.pass_costs().bytes;
+    const LinkClass& link = draft_.costs().links.between_nodes;
+    if (link.bytes_per_s <= 0) return 0;
+    return static_cast<double>(keys.size()) * std::max(bytes.key_out, bytes.key_back_partial) /
+           link.bytes_per_s;
   }
 
   size_t node(int rank) const {
@@ -408,6 +418,7 @@ class Balancer {
         continue;
       }
       draft_.give_queries(idx, given, receiver);
+      keys_s_[static_cast<size_t>(receiver)] += keys_s(visible_keys(tile.keys, given.end));
       node_document_[node(receiver)] = tile.document;
       if (given == tile.queries) return;
       left_s -= tile.cost_s - draft_.tile(idx).cost_s;
@@ -465,6 +476,7 @@ class Balancer {
   std::vector<int> receivers_;  // by falling deficit when the round began
   size_t next_receiver_ = 0;
   std::vector<int32_t> node_document_;  // that a server of each node took last
+  std::vector<double> keys_s_;          // of what each server took
 };
 
 }  // namespace

@@ -7,12 +7,11 @@
 // whole documents or selected rows alike; `sums` are added to, in the accumulation type. Rows of a
 // source are contiguous. Pools of a query: of its document, ascending, then -1.
 // Backward goes over blocks of queries whose weights take at most kWeightBytes. Bits depend neither
-// on the number of threads nor on how sources hold the rows. On a GPU blocks of queries take at most
-// kGatheredBytes with all that belongs to them. At the released widths in bfloat16 on Hopper one
-// kernel reads rows where they lie; else they are gathered for the products of a library. The same
-// call gives the same bits, but which queries share a block may matter. LSE in the accumulation
-// type.
-// Thread contract: the rank's thread and its torch threads.
+// on the number of threads nor on how sources hold the rows. On a GPU blocks of queries take at
+// most kGatheredBytes with all that belongs to them. At the released widths in bfloat16 on Hopper
+// one kernel reads rows where they lie; else they are gathered for the products of a library. The
+// same call gives the same bits, but which queries share a block may matter. LSE in the
+// accumulation type. Thread contract: the rank's thread and its torch threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -49,7 +49,8 @@ class Documents:
     cosines: torch.Tensor
     sines: torch.Tensor
     ends: torch.Tensor
-    predicted: int
+    predicted: float
+    divisor: torch.Tensor  # the same as a tensor: a compiled function would be compiled again for each number
 
     @staticmethod
     def make(shape, documents, device, predicted=None):
@@ -62,8 +63,9 @@ class Documents:
         positions = torch.cat([torch.arange(length, device=device) for length in lengths.tolist()])
         frequencies = shape.theta ** (-torch.arange(0, shape.head_dim, 2, device=device, dtype=torch.float64) / shape.head_dim)
         angles = torch.outer(positions, frequencies)[:, None]
-        return Documents(int(lengths.max()), ids, targets, angles.cos().to(BF16), angles.sin().to(BF16), ends,
-                         predicted or ids.numel() - len(documents))
+        predicted = predicted or ids.numel() - len(documents)
+        return Documents(int(lengths.max()), ids, targets, angles.cos().to(BF16), angles.sin().to(BF16), ends, predicted,
+                         torch.tensor(float(predicted), device=device))
 
 
 def varlen(q, k, v, documents):
@@ -107,15 +109,15 @@ def after_attention(x, o, o_weight, norm_weight, gate_up_weight, down_weight, ep
     return x + linear(F.silu(gate) * up, down_weight)
 
 
-def loss_and_gradient(logits, targets, predicted):
+def loss_and_gradient(logits, targets, divisor):
     wide = logits.float()
     log_sums = wide.logsumexp(-1)
     counted = targets != NO_TARGET
     index = torch.where(counted, targets, 0)
     losses = torch.where(counted, log_sums - wide.gather(1, index[:, None])[:, 0], 0.0)
     hot = torch.arange(logits.shape[1], device=logits.device)[None] == index[:, None]
-    gradient = ((wide - log_sums[:, None]).exp() - hot.float()) * (counted.float() / predicted)[:, None]
-    return losses.sum() / predicted, gradient.to(BF16)
+    gradient = ((wide - log_sums[:, None]).exp() - hot.float()) * (counted.float() / divisor)[:, None]
+    return losses.sum() / divisor, gradient.to(BF16)
 
 
 class HeadLoss(torch.autograd.Function):
@@ -129,7 +131,7 @@ class HeadLoss(torch.autograd.Function):
         loss = torch.zeros((), device=x.device)
         for rows in torch.arange(x.shape[0]).split(LOSS_CHUNK_TOKENS):
             part = slice(int(rows[0]), int(rows[-1]) + 1)
-            chunk_loss, dlogits = loss_kernel(x[part] @ rounded.t(), documents.targets[part], documents.predicted)
+            chunk_loss, dlogits = loss_kernel(x[part] @ rounded.t(), documents.targets[part], documents.divisor)
             loss += chunk_loss
             torch.mm(dlogits, rounded, out=dx[part])
             torch.ops.aten.addmm.dtype_out(dweight, dlogits.t(), x[part], torch.float32, out=dweight)

@@ -36,7 +36,7 @@ def longspan(*arguments):
 
 
 def transformers_loss(folder, model_class, documents):
-    model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", device_map="cuda").eval()
+    model = model_class.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").cuda().eval()
     loss_sum, targets = 0.0, 0
     with torch.no_grad():
         for tokens in documents:

@@ -27,8 +27,12 @@ struct Arguments {
   std::string out;
   std::string json;
   int64_t batches = 0;  // 0: fewer for more servers
+  int64_t least_servers = 1;
   int64_t most_servers = 512;
   std::vector<std::string> models = {"llama-8b", "llama-34b"};
+  std::vector<std::string> streams = {"pretrain:128K", "pretrain:256K", "pretrain:512K",
+                                      "prolong:128K",  "prolong:256K",  "prolong:512K",
+                                      "hist:128K"};
 };
 
 struct Servers {
@@ -46,9 +50,6 @@ struct Servers {
 
 const std::vector<Servers> kServers = {{8, 8, "128K", 30}, {32, 8, "128K", 16}, {64, 8, "128K", 8},
                                        {64, 1, "64K", 12}, {128, 1, "64K", 5},  {512, 1, "64K", 1}};
-const std::vector<std::string> kStreams = {"pretrain:128K", "pretrain:256K", "pretrain:512K",
-                                           "prolong:128K",  "prolong:256K",  "prolong:512K",
-                                           "hist:128K"};
 
 struct Point {
   std::string model;
@@ -212,8 +213,9 @@ void run(const Arguments& arguments) {
   Json json = {{"commit", std::string(build_commit())}, {"points", Json::array()}};
   for (const std::string& model : arguments.models) {
     for (const Servers& servers : kServers) {
-      if (servers.count > arguments.most_servers) continue;
-      for (const std::string& stream : kStreams) {
+      if (servers.count < arguments.least_servers || servers.count > arguments.most_servers)
+        continue;
+      for (const std::string& stream : arguments.streams) {
         const int64_t batches = arguments.batches > 0 ? arguments.batches : servers.batches;
         points.push_back(study_point(model, servers, stream, batches));
         const Point& point = points.back();
@@ -243,6 +245,9 @@ int main(int argc, char** argv) {
   app.add_option("--json", arguments.json, "JSON file to write");
   app.add_option("--batches", arguments.batches, "Batches of each point; default 30 down to 2");
   app.add_option("--models", arguments.models, "Models; default both")->delimiter(',');
+  app.add_option("--streams", arguments.streams, "Streams; default all")->delimiter(',');
+  app.add_option("--least-servers", arguments.least_servers,
+                 "Leave smaller numbers of servers out");
   app.add_option("--most-servers", arguments.most_servers, "Leave larger numbers of servers out");
   CLI11_PARSE(app, argc, argv);
   try {

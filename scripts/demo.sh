@@ -32,8 +32,14 @@ $longspan eval configs/demo.toml --by-position 8
 
 cat <<'TXT'
 
+What this was: a few minutes of training on documents of up to 32,768 tokens; pages that are longer were left out, as the
+line "skipped" says (batch.micro_batch_tokens and data.overlong decide). It shows the balance, not a good model: that takes
+more than 16 steps.
+
 Next: give the same documents to 2 ranks and 4 chunks. The data order stays, the loss follows within rounding:
   build/release/longspan train configs/demo.toml --layout.ranks=2 --layout.chunks=4 --output.folder=demo/run-2
-Or your own text:
-  build/release/longspan train configs/demo.toml --data.train='["my/*.txt"]' --output.folder=runs/mine
+Or your own text (micro_batch_tokens: at least your longest document):
+  build/release/longspan train configs/demo.toml --data.train='["my/*.txt"]' --data.eval='["other/*.txt"]' \
+      --batch.micro_batch_tokens=65536 --output.folder=runs/mine
+To see the demo again from the start: rm -r demo/run
 TXT

@@ -35,8 +35,14 @@ std::string key_hint(const ConfigKey& key) {
   std::string expected = key.type_name();
   if (key.automatic) expected += " or \"auto\"";
   const std::string unit = key.unit.empty() ? "" : text(" (", key.unit, ")");
+  const bool one_for_many = key.type_name() == "list of strings" &&
+                            std::holds_alternative<std::string>(setting.value.value);
+  const std::string mend =
+      one_for_many
+          ? text("; write [\"", std::get<std::string>(setting.value.value), "\"], quotes included")
+          : "";
   throw UserError(text(setting.where, ": ", key.name, " is ", setting.value.type_name, ", ",
-                       setting.value.written, "; it takes: ", expected, unit));
+                       setting.value.written, "; it takes: ", expected, unit, mend));
 }
 
 bool as_number(const RawValue& raw, double& number) {

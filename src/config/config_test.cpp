@@ -141,6 +141,9 @@ TEST(ConfigLoader, RefusesWrongTypes) {
             "run.toml:4: batch.micro_batch_tokens is a string, '64k'; it takes: integer (tokens)");
   EXPECT_EQ(refusal("[layout]\nranks = 1.5\n"),
             "run.toml:4: layout.ranks is a float, 1.5; it takes: integer or \"auto\"");
+  EXPECT_EQ(refusal("[data]\neval = \"a.txt\"\n"),
+            "run.toml:4: data.eval is a string, 'a.txt'; it takes: list of strings; write "
+            "[\"a.txt\"], quotes included");
   for (const char* wrong :
        {"[batch]\nmicro_batch_tokens = 1e3\n", "[data]\ntrain = \"a.txt\"\n",
         "[data]\ntrain = [1]\n", "[output]\ntensorboard = 1\n", "[optimizer]\nlr = true\n",

@@ -142,13 +142,14 @@ std::string position_section(const ReportData& report) {
 }
 
 std::string balance_section(const PlanBalance& balance) {
-  const std::string note =
-      text("Predicted attention time of each server. Max over mean: ",
-           fixed_digits(max_over_mean(balance.before), 2), " with ", balance.before_name, ", ",
-           fixed_digits(max_over_mean(balance.after), 2), " as planned. The slowest server sets ",
-           "the pace.");
+  const std::string note = text(
+      "Attention of each server, in pairs of tokens as the planner charges them, in the hardest "
+      "chunk of the last step. Max over mean: ",
+      fixed_digits(max_over_mean(balance.before), 2), " with ", balance.before_name, ", ",
+      fixed_digits(max_over_mean(balance.after), 2), " as planned. The slowest server sets ",
+      "the pace.");
   const BarChart chart{.x_label = "server",
-                       .y_label = "attention time",
+                       .y_label = "attention (pairs of tokens)",
                        .series = {{balance.before_name, kGray, balance.before},
                                   {"as planned", kBlue, balance.after}}};
   return section("Balance of attention", note, bar_chart_svg(chart));

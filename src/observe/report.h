@@ -28,7 +28,7 @@ struct PositionLoss {
   double weight = 0;  // sum of loss weights
 };
 
-// Predicted attention time of each server, in any one unit.
+// Attention of each server, in pairs of tokens; the servers of the two need not be the same.
 struct PlanBalance {
   std::string before_name = "every rank its own";
   std::vector<double> before;

@@ -47,11 +47,15 @@ PlanBalance plan_balance(const PlannedStep& step, const std::vector<double>& spe
           batch.layout, home_plan(batch.layout, plans.forward.chunk, Direction::kForward));
       balance.before.clear();
       balance.after.clear();
-      for (const ServerSummary& server : home.servers) {
-        balance.before.push_back(static_cast<double>(server.charged_pairs));
-      }
-      for (const ServerSummary& server : planned.servers) {
-        balance.after.push_back(static_cast<double>(server.charged_pairs));
+      // With dedicated servers one half of the ranks holds tokens and the other runs attention.
+      const bool dedicated = std::find(speeds.begin(), speeds.end(), 0.0) != speeds.end();
+      for (size_t rank = 0; rank < speeds.size(); ++rank) {
+        if (!dedicated || speeds[rank] == 0) {
+          balance.before.push_back(static_cast<double>(home.servers[rank].charged_pairs));
+        }
+        if (speeds[rank] > 0) {
+          balance.after.push_back(static_cast<double>(planned.servers[rank].charged_pairs));
+        }
       }
     }
   }
@@ -293,7 +297,10 @@ class RankTrainer {
 
   void finish(int64_t first_step) {
     if (progress_.step == first_step) {
-      note(text("all ", first_step, " steps were done before; nothing was trained"));
+      note(text(
+          "all ", first_step,
+          " steps were done before; nothing was trained: for more give optimizer.steps, to start "
+          "anew another output.folder"));
     } else {
       evaluate_now();
     }

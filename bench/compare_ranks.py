@@ -10,9 +10,8 @@ them as data parallel ranks do. longspan gets the same pieces as documents, in t
 Both train the preset bench_llama_1b from the same weights, in bfloat16 with float32 master weights. --recompute: the peer
 recomputes every layer, longspan stores layer inputs and attention outputs.
 
-Beside them: the share of the speed-up that balance alone could give (the peer's imbalance of attention, priced with the
-peer's own times is not known here, so the figure is in pairs: max over mean of attended pairs of a step's packs), and with
---uncut the same documents without cutting them at packs, which the peer cannot train.
+Beside them: the peer's imbalance, max over mean of the attended pairs of a step's packs, and with --uncut longspan's speed on the same
+documents without cutting them at packs, which the peer cannot train.
 MFU: 6 FLOPs for each weight but the embedding's and each token, 12 for each visible pair, head and channel, over the
 rate of a large product measured in the same run. Exits with 1 if losses disagree.
 """
@@ -116,7 +115,7 @@ def step_flops(parameters, pack):
     return products + 12 * pairs(pack) * MODEL["heads"] * MODEL["head_dim"] * MODEL["layers"]
 
 
-def uncut(arguments, folder, draw, steps, parameters, peak_flops):
+def uncut(arguments, folder, draw, steps):
     """Whole documents that fit, in the order of the list, in micro-batches that longspan fills itself."""
     tokens = arguments.tokens_per_rank * arguments.ranks
     chosen = [length for length in lengths() if length <= tokens]
@@ -124,11 +123,10 @@ def uncut(arguments, folder, draw, steps, parameters, peak_flops):
     file = folder / "uncut.jsonl"
     write_jsonl(file, documents_of(draw, chosen[:max(1, 40 * tokens * len(chosen) // sum(chosen))]))
     run = run_longspan(arguments, folder, file, tokens, steps)
-    flops = [entry["model_flops"] if "model_flops" in entry else None for entry in run["entries"]]
-    result = {"tokens_per_s": sum(run["tokens"][arguments.warm_up:]) / sum(run["step_s"][arguments.warm_up:]),
-              "mfu_of_log": [entry.get("mfu(%)") for entry in run["entries"]], "flops": flops,
-              "longest": max(chosen), "parameters": parameters, "peak_flops": peak_flops}
-    return result | {"run": {key: run[key] for key in ("step_s", "loss", "tokens", "peak_bytes")}}
+    counted = slice(arguments.warm_up, None)
+    return {"tokens_per_s": sum(run["tokens"][counted]) / sum(run["step_s"][counted]),
+            "mfu_of_log": [entry["mfu(%)"] for entry in run["entries"][counted]], "longest": max(chosen),
+            "run": {key: run[key] for key in ("step_s", "loss", "tokens", "peak_bytes")}}
 
 
 def main():
@@ -174,14 +172,14 @@ def main():
                   "loss_difference_max": max(abs(a - b) / b for a, b in zip(ours["loss"], peer["loss"])),
                   "peer": peer, "longspan": ours}
         if arguments.uncut:
-            result["uncut"] = uncut(arguments, folder, draw, steps, peer["parameters"], peak_flops)
+            result["uncut"] = uncut(arguments, folder, draw, steps)
     for label, system in summaries.items():
         print(f"{label:10s} {1e3 * system['step_s']:8.1f} ms a step, {system['tokens_per_s']:8.0f} tokens/s, MFU {100 * system['mfu']:.1f} %")
     print(f"longspan / torch ddp {result['longspan / torch ddp']:.3f}; attended pairs of the peer's ranks, max over mean "
           f"{result['pairs_max_over_mean']:.2f}; losses within {result['loss_difference_max']:.1e}; peak GiB "
           f"{peer['peak_bytes'] / 2**30:.0f} and {ours['peak_bytes'] / 2**30:.0f}")
     if arguments.uncut:
-        print(f"uncut: {result['uncut']['tokens_per_s']:.0f} tokens/s, MFU {result['uncut']['mfu_of_log'][arguments.warm_up:]} %")
+        print(f"uncut: {result['uncut']['tokens_per_s']:.0f} tokens/s, MFU {result['uncut']['mfu_of_log']} %")
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")
     return 1 if result["loss_difference_max"] > LOSS_TOLERANCE else 0

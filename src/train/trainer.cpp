@@ -47,7 +47,7 @@ PlanBalance plan_balance(const PlannedStep& step, const std::vector<double>& spe
           batch.layout, home_plan(batch.layout, plans.forward.chunk, Direction::kForward));
       balance.before.clear();
       balance.after.clear();
-      // With dedicated servers one half of the ranks holds tokens and the other runs attention.
+      // With dedicated servers some ranks hold the tokens and the others run the attention.
       const bool dedicated = std::find(speeds.begin(), speeds.end(), 0.0) != speeds.end();
       for (size_t rank = 0; rank < speeds.size(); ++rank) {
         if (!dedicated || speeds[rank] == 0) {

@@ -3,6 +3,7 @@ moved to other ranks goes on as if nothing had happened."""
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import tomllib
@@ -59,6 +60,24 @@ def test_run_leaves_log_config_events_and_report(whole):
     assert report.lstrip().startswith("<!DOCTYPE html>") and "</html>" in report and "<svg" in report
     assert f"step {STEPS}/{STEPS}" in whole.console
     assert "step-12" in whole.console and "report.html" in whole.console
+
+
+def test_balance_with_dedicated_servers_is_that_of_the_servers(tmp_path):
+    run = SmallRun(tmp_path, steps=1, ranks=4)
+    console = run.train("--attention.dedicated=1", "--layout.chunks=1")
+    planned = re.search(r"at home, ([0-9.]+) x as planned", console)
+    assert planned and float(planned[1]) == 1, console  # one server runs all of it
+
+
+def test_without_shuffling_no_seed_changes_the_order(tmp_path):
+    courses = {}
+    for shuffle in ("true", "false"):
+        for seed in (1, 2):
+            run = SmallRun(tmp_path / f"{shuffle}-{seed}", steps=2)
+            run.train(f"--data.shuffle={shuffle}", f"--data.seed={seed}")
+            courses[shuffle, seed] = [line["loss"] for line in run.steps().values()]
+    assert courses["false", 1] == courses["false", 2]
+    assert courses["true", 1] != courses["true", 2]
 
 
 def test_trace_shows_all_operations_and_who_waited_for_whom(whole):

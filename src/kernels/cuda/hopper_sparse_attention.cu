@@ -188,11 +188,12 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     group_fence();
 #pragma unroll
     for (int step = 0; step < kTileKeys / 16; ++step) {
-      group_multiply_add_columns(out, group_rows(shared_address(weights) + step * 32),
-                                 group_columns(tile_at + group * (kOwnColumns / 64) * kSlabBytes +
-                                                   step * 16 * kSlabRowBytes,
-                                               kSlabBytes),
-                                 tile > 0 || step > 0);
+      group_multiply_add<SummedIn::kRowsOfB>(
+          out, group_rows(shared_address(weights) + step * 32),
+          group_columns(
+              tile_at + group * (kOwnColumns / 64) * kSlabBytes + step * 16 * kSlabRowBytes,
+              kSlabBytes),
+          tile > 0 || step > 0);
     }
     group_commit();
     group_wait(out);
@@ -345,7 +346,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     group_fence();
 #pragma unroll
     for (int step = 0; step < kGradientKeys / 16; ++step) {
-      group_multiply_add_columns(
+      group_multiply_add<SummedIn::kRowsOfB>(
           out, group_rows(shared_address(slab) + step * 32),
           group_columns(
               tile_at + group * (kOwnColumns / 64) * kGradientSlabBytes + step * 16 * kSlabRowBytes,

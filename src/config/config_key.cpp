@@ -4,13 +4,15 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
-#include "base/check.h"
 #include "base/nearest_name.h"
 #include "config/keys.h"
 
 namespace longspan {
 namespace {
+
+constexpr int64_t kFar = 1000;  // more edits than a name has letters
 
 std::string float_text(double value) {
   if (std::isnan(value)) return "nan";
@@ -32,6 +34,28 @@ std::string bound_text(double value) {
 
 std::string_view last_word(std::string_view name) {
   return name.substr(name.rfind('.') + 1);
+}
+
+std::string_view section_of(std::string_view name) {
+  const size_t point = name.rfind('.');
+  return point == std::string_view::npos ? std::string_view() : name.substr(0, point);
+}
+
+// Edits that make `to` of `from`; infinite if they are more than a third of it, another word then.
+int64_t slips_between(std::string_view from, std::string_view to) {
+  const int64_t edits = edit_distance(from, to);
+  return 3 * edits <= std::ssize(to) ? edits : kFar;
+}
+
+int64_t distance_to(std::string_view name, const ConfigKey& key) {
+  int64_t distance = slips_between(name, key.name);
+  const std::string_view word = last_word(name);
+  distance = std::min(distance, 2 + 2 * slips_between(word, last_word(key.name)));
+  const int64_t elsewhere = section_of(name) == section_of(key.name) ? 1 : 2;
+  for (const std::string& other : key.other_names) {
+    distance = std::min(distance, elsewhere + 2 * slips_between(word, other));
+  }
+  return distance < kFar ? distance : std::numeric_limits<int64_t>::max();
 }
 
 template <typename List, typename Write>
@@ -80,20 +104,16 @@ const ConfigKey* find_key(std::string_view name) {
   return nullptr;
 }
 
-const ConfigKey& nearest_key(std::string_view name) {
+const ConfigKey* nearest_key(std::string_view name) {
   const ConfigKey* best = nullptr;
-  int64_t best_distance = 0;
+  int64_t best_distance = std::numeric_limits<int64_t>::max();
   for (const ConfigKey& key : config_keys()) {
-    const int64_t whole = edit_distance(name, key.name);
-    const int64_t word = 2 + 2 * edit_distance(last_word(name), last_word(key.name));
-    const int64_t distance = std::min(whole, word);
-    if (best == nullptr || distance < best_distance) {
-      best = &key;
-      best_distance = distance;
-    }
+    const int64_t distance = distance_to(name, key);
+    if (distance >= best_distance) continue;
+    best = &key;
+    best_distance = distance;
   }
-  LONGSPAN_CHECK(best != nullptr, "the table of keys is empty");
-  return *best;
+  return best;
 }
 
 std::string toml_quoted(std::string_view value) {

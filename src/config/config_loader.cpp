@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/nearest_name.h"
 #include "base/random.h"
 #include "config/contradictions.h"
 #include "config/toml_source.h"
@@ -26,9 +27,38 @@ std::string key_hint(const ConfigKey& key) {
   return text(key.name, " (", key.type_name(), ", default ", initial, ")");
 }
 
+// The sections, and within each the last words of its keys, as they are printed.
+std::vector<std::pair<std::string, std::vector<std::string>>> sections() {
+  std::vector<std::pair<std::string, std::vector<std::string>>> result;
+  for (const ConfigKey& key : config_keys()) {
+    const std::string section = section_of(key.name);
+    if (result.empty() || result.back().first != section) result.push_back({section, {}});
+    result.back().second.push_back(key.name.substr(section.size() + 1));
+  }
+  return result;
+}
+
+std::string listed(const std::vector<std::string>& words) {
+  std::string result;
+  for (const std::string& word : words) result += (result.empty() ? "" : ", ") + word;
+  return result;
+}
+
+// What there is, for a name that is near to no key.
+std::string known_near(const std::string& name) {
+  std::vector<std::string> names;
+  for (const auto& [section, keys] : sections()) {
+    if (section == section_of(name)) return text("[", section, "] holds ", listed(keys));
+    names.push_back("[" + section + "]");
+  }
+  return text("there are ", listed(names), "; docs/configuration.md says what they hold");
+}
+
 [[noreturn]] void fail_unknown(const RawSetting& setting) {
-  throw UserError(text(setting.where, ": unknown key ", setting.name,
-                       "; nearest: ", key_hint(nearest_key(setting.name))));
+  const ConfigKey* nearest = nearest_key(setting.name);
+  throw UserError(
+      text(setting.where, ": unknown key ", setting.name, "; ",
+           nearest != nullptr ? "nearest: " + key_hint(*nearest) : known_near(setting.name)));
 }
 
 [[noreturn]] void fail_type(const ConfigKey& key, const RawSetting& setting) {
@@ -207,16 +237,22 @@ void check_sections(const RawDocument& document) {
         std::any_of(document.settings.begin(), document.settings.end(),
                     [&](const auto& setting) { return setting.name.starts_with(prefix); });
     if (!known && !has_keys) {
+      std::vector<std::string> names;
+      for (const auto& [section, keys] : sections()) names.push_back(section);
       throw UserError(text(where, ": unknown section [", name, "]; nearest: [",
-                           section_of(nearest_key(name + ".x").name), "]"));
+                           nearest_name(name, names), "]"));
     }
   }
 }
 
-std::string write_toml(const LoadedConfig& loaded, bool annotate) {
+enum class Print { kSaved, kAnnotated, kChanged };
+
+std::string write_toml(const LoadedConfig& loaded, Print print) {
+  const bool annotate = print != Print::kSaved;
   std::string result;
   std::string section;
   for (const Setting& setting : loaded.settings) {
+    if (print == Print::kChanged && !setting.differs_from_default()) continue;
     const std::string& name = setting.key->name;
     if (section_of(name) != section) {
       section = section_of(name);
@@ -235,14 +271,67 @@ std::string write_toml(const LoadedConfig& loaded, bool annotate) {
   return result;
 }
 
+// A folder that was given where its configuration, or one that names it, belongs.
+std::string describe_folder(const std::filesystem::path& folder) {
+  const auto has = [](const std::filesystem::path& path) {
+    std::error_code ignored;
+    return std::filesystem::is_regular_file(path, ignored);
+  };
+  const auto config_of = [](const std::filesystem::path& run) {
+    return (run / "config.toml").lexically_normal().string();
+  };
+  if (has(folder / "config.toml")) {
+    return text("it is the folder of a run; give the run's configuration, ", config_of(folder));
+  }
+  if (has(folder / "manifest.json") && has(folder / ".." / "config.toml")) {
+    return text("it is a checkpoint; give its run's configuration, ", config_of(folder / ".."),
+                ": training goes on from the latest checkpoint, and eval takes another one as ",
+                "--checkpoint ", folder.string());
+  }
+  if (has(folder / "config.json")) {
+    return text("it is a model folder; give a TOML file with model.path = \"", folder.string(),
+                "\" in it");
+  }
+  return "it is a folder; give a TOML file, such as configs/demo.toml";
+}
+
+void check_configuration_file(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const auto fail = [&](const std::string& reason) {
+    throw UserError(text("cannot read the configuration ", path.string(), ": ", reason));
+  };
+  if (!std::filesystem::exists(path, ignored)) fail("no such file");
+  if (std::filesystem::is_directory(path, ignored)) fail(describe_folder(path));
+}
+
 }  // namespace
 
+const Setting& LoadedConfig::setting(std::string_view name) const {
+  for (const Setting& candidate : settings) {
+    if (candidate.key->name == name) return candidate;
+  }
+  throw InternalError(text("no key ", name));
+}
+
+std::string LoadedConfig::quote(std::string_view name) const {
+  const Setting& found = setting(name);
+  return text(name, " = ", toml_text(found.value), " (", found.origin, ")");
+}
+
 std::string LoadedConfig::toml() const {
-  return write_toml(*this, false);
+  return write_toml(*this, Print::kSaved);
 }
 
 std::string LoadedConfig::annotated_toml() const {
-  return write_toml(*this, true);
+  return write_toml(*this, Print::kAnnotated);
+}
+
+std::string LoadedConfig::changed_toml() const {
+  return write_toml(*this, Print::kChanged);
+}
+
+bool Setting::differs_from_default() const {
+  return explicit_value && (key->automatic || value != key->initial());
 }
 
 std::string LoadedConfig::hash() const {
@@ -266,10 +355,7 @@ LoadedConfig parse_run_config(std::string_view source, const std::string& origin
 LoadedConfig load_run_config(const std::filesystem::path& path,
                              const std::vector<std::string>& overrides,
                              const Surroundings& around) {
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) {
-    throw UserError(text("cannot read the configuration ", path.string(), ": no such file"));
-  }
+  check_configuration_file(path);
   return parse_run_config(read_text(path), path.string(), overrides, around);
 }
 

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "config/keys.h"
 #include "config/run_config.h"
 
@@ -32,17 +33,26 @@ struct Setting {
   bool explicit_value = false;
   // Whether the value is the choice of the key's rule.
   bool is_auto = false;
+
+  // Whether somebody chose the value, and not the one that holds anyway.
+  bool differs_from_default() const;
 };
 
 struct LoadedConfig {
   RunConfig config;
   std::vector<Setting> settings;  // in the order of config_keys()
 
+  const Setting& setting(std::string_view name) const;
+  // "layout.band = 4 (run.toml:7)": how errors name a value.
+  std::string quote(std::string_view name) const;
+
   // The resolved configuration as TOML, for files and for people. Files keep "auto" for what goes
   // by the machine (layout.threads_per_rank): the same run on another machine has the same text.
   // People get every value, with its origin as a comment.
   std::string toml() const;
   std::string annotated_toml() const;
+  // The part of annotated_toml() that differs from the defaults.
+  std::string changed_toml() const;
   // Fingerprint of toml(), 16 hexadecimal digits.
   std::string hash() const;
 };
@@ -57,6 +67,18 @@ LoadedConfig load_run_config(const std::filesystem::path& path,
 LoadedConfig parse_run_config(std::string_view source, const std::string& origin,
                               const std::vector<std::string>& overrides = {},
                               const Surroundings& around = {});
+
+// Does `body`; its UserError is thrown anew with the key in front that led there:
+//
+//   model.path = "modles/x" (run.toml:3): cannot read ...
+template <typename Body>
+auto naming_key(const LoadedConfig& loaded, std::string_view name, Body body) {
+  try {
+    return body();
+  } catch (const UserError& error) {
+    throw UserError(text(loaded.quote(name), ": ", error.what()));
+  }
+}
 
 // What training needs beyond a valid file: training documents. UserError if it is missing.
 void require_training_data(const LoadedConfig& loaded);

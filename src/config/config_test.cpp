@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "config/config_docs.h"
 #include "config/config_loader.h"
+#include "formats/test_folder.h"
 
 namespace longspan {
 namespace {
@@ -32,13 +33,6 @@ std::string refusal(const std::string& extra, const std::vector<std::string>& ov
   }
   ADD_FAILURE() << "accepted:\n" << extra;
   return "";
-}
-
-const Setting& setting(const LoadedConfig& loaded, const std::string& name) {
-  for (const Setting& candidate : loaded.settings) {
-    if (candidate.key->name == name) return candidate;
-  }
-  throw std::out_of_range(name);
 }
 
 TEST(ConfigKeys, TableIsWellFormed) {
@@ -81,9 +75,9 @@ TEST(ConfigLoader, ReadsValuesAndTheirOrigins) {
   EXPECT_EQ(loaded.config.batch.micro_batch_tokens, 1024);
   EXPECT_EQ(loaded.config.data.eval, std::vector<std::string>{"c.txt"});
   EXPECT_EQ(loaded.config.model.preset, "1");
-  EXPECT_EQ(setting(loaded, "data.train").origin, "run.toml:4");
-  EXPECT_EQ(setting(loaded, "batch.micro_batch_tokens").origin, "command line");
-  EXPECT_EQ(setting(loaded, "optimizer.eps").origin, "default");
+  EXPECT_EQ(loaded.setting("data.train").origin, "run.toml:4");
+  EXPECT_EQ(loaded.setting("batch.micro_batch_tokens").origin, "command line");
+  EXPECT_EQ(loaded.setting("optimizer.eps").origin, "default");
 }
 
 TEST(ConfigLoader, LastOverrideCountsAndListsReadAsToml) {
@@ -111,6 +105,39 @@ TEST(ConfigLoader, UnknownKeyNamesTheNearest) {
   EXPECT_NE(refusal("[[data]]\ntrain = []\n").find("unknown key data"), std::string::npos);
 }
 
+TEST(ConfigLoader, NamesOfOtherProgramsLeadToTheKey) {
+  EXPECT_EQ(refusal("", {"--optimizer.learning_rate=3"}),
+            "--optimizer.learning_rate=3: unknown key optimizer.learning_rate; nearest: "
+            "optimizer.lr (float, default 3e-04)");
+  std::set<std::string> names;
+  for (const ConfigKey& key : config_keys()) {
+    const std::string section = key.name.substr(0, key.name.rfind('.') + 1);
+    for (const std::string& other : key.other_names) {
+      SCOPED_TRACE(other);
+      EXPECT_TRUE(names.insert(other).second) << "leads to two keys";
+      EXPECT_EQ(find_key(section + other), nullptr);
+      for (const std::string& written : {section + other, section + other + "s"}) {
+        ASSERT_NE(nearest_key(written), nullptr);
+        EXPECT_EQ(nearest_key(written)->name, key.name);
+      }
+    }
+  }
+  for (const char* word : {"train.learning_rate", "learning_rate", "trainer.max_lr"}) {
+    EXPECT_EQ(nearest_key(word)->name, "optimizer.lr") << word;
+  }
+}
+
+TEST(ConfigLoader, ANameNearToNoneGetsTheListInstead) {
+  EXPECT_EQ(nearest_key("batch.frobnicate"), nullptr);
+  EXPECT_EQ(refusal("[batch]\nfrobnicate = 1\n"),
+            "run.toml:4: unknown key batch.frobnicate; [batch] holds micro_batch_tokens, "
+            "micro_batches_per_step");
+  const std::string message = refusal("", {"--frobnicate=1"});
+  for (const char* section : {"[model]", "[data.fasta]", "[run]", "docs/configuration.md"}) {
+    EXPECT_NE(message.find(section), std::string::npos) << message;
+  }
+}
+
 // Property: one wrong, missing, doubled or swapped letter in any name finds that name again.
 TEST(ConfigLoader, OneSlipFindsTheKey) {
   const uint64_t seed = 7;
@@ -128,7 +155,8 @@ TEST(ConfigLoader, OneSlipFindsTheKey) {
       if (trial % 4 == 3) std::swap(name[at], name[at + 1]);
       if (find_key(name) != nullptr) continue;
       ++slips;
-      found += nearest_key(name).name == key.name ? 1 : 0;
+      const ConfigKey* nearest = nearest_key(name);
+      found += nearest != nullptr && nearest->name == key.name ? 1 : 0;
     }
   }
   // Names that differ by one letter (data.train against a slip of it) can tie; few may.
@@ -176,7 +204,54 @@ TEST(ConfigLoader, RefusesMalformedInput) {
   EXPECT_NE(refusal("", {"--model.path=\xff"}).find("UTF-8"), std::string::npos);
   EXPECT_NE(refusal("", {"--optimizer.lr=1\nsteps=2"}).find("is a string"), std::string::npos);
   EXPECT_THROW(load_run_config("no/such/file.toml"), UserError);
-  EXPECT_THROW(load_run_config("."), UserError);
+}
+
+TEST(ConfigLoader, AFolderIsAnsweredByWhatToGiveInstead) {
+  const TestFolder folder;
+  const auto refused = [&](const std::filesystem::path& path) -> std::string {
+    try {
+      load_run_config(path);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  const std::filesystem::path run = folder.path() / "run";
+  std::filesystem::create_directories(run / "step-2");
+  EXPECT_NE(refused(run).find("give a TOML file"), std::string::npos) << refused(run);
+  folder.write("run/config.toml", "");
+  folder.write("run/step-2/manifest.json", "{}");
+  const std::string config = (run / "config.toml").string();
+  EXPECT_NE(refused(run).find("folder of a run; give the run's configuration, " + config),
+            std::string::npos)
+      << refused(run);
+  const std::string checkpoint = refused(run / "step-2");
+  EXPECT_NE(checkpoint.find("it is a checkpoint"), std::string::npos) << checkpoint;
+  EXPECT_NE(checkpoint.find(config), std::string::npos) << checkpoint;
+  std::filesystem::create_directories(folder.path() / "model");
+  folder.write("model/config.json", "{}");
+  EXPECT_NE(refused(folder.path() / "model").find("model.path"), std::string::npos);
+}
+
+TEST(ConfigLoader, ErrorsBelowAKeyNameIt) {
+  const LoadedConfig loaded = parse("[output]\nfolder = \"x\"\n");
+  EXPECT_EQ(naming_key(loaded, "output.folder", [] { return 5; }), 5);
+  try {
+    naming_key(loaded, "output.folder", []() -> int { throw UserError("no room"); });
+    ADD_FAILURE() << "no error";
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(), "output.folder = \"x\" (run.toml:4): no room");
+  }
+}
+
+TEST(ConfigLoader, ShortTextHoldsWhatSomebodyChose) {
+  const LoadedConfig loaded =
+      parse("[optimizer]\nlr = 3e-4\nsteps = 7\n[layout]\nranks = 1\n", {"--data.seed=4"}, {0, 2});
+  const std::string changed = loaded.changed_toml();
+  for (const char* shown : {"preset = ", "steps = 7 ", "ranks = 1 ", "seed = 4 ", "# command line"})
+    EXPECT_NE(changed.find(shown), std::string::npos) << shown << changed;
+  for (const char* left_out : {"lr = ", "dtype", "# default", "# auto", "[output]"})
+    EXPECT_EQ(changed.find(left_out), std::string::npos) << left_out << changed;
 }
 
 TEST(ConfigLoader, RefusesContradictions) {
@@ -240,7 +315,7 @@ TEST(ConfigLoader, AutoChoosesAndSaysWhy) {
   EXPECT_EQ(launched.config.layout.shard_group, 4);
   EXPECT_EQ(launched.config.layout.threads_per_rank, 16);
   EXPECT_EQ(launched.config.attention.servers, "dedicated");
-  EXPECT_EQ(setting(launched, "layout.ranks").origin, "auto: the launcher started 4 ranks");
+  EXPECT_EQ(launched.setting("layout.ranks").origin, "auto: the launcher started 4 ranks");
 
   const LoadedConfig threads = parse(
       "[layout]\nranks = 4\nchunks = 3\nstored_mode = \"context_only\"\nband = \"auto\"\n"

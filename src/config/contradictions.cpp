@@ -27,21 +27,10 @@ class Checker {
   }
 
  private:
-  const Setting& setting(std::string_view name) const {
-    for (const Setting& candidate : loaded_.settings) {
-      if (candidate.key->name == name) return candidate;
-    }
-    throw InternalError(text("no key ", name));
-  }
-
-  // "layout.band = 4 (run.toml:7)"
-  std::string quote(std::string_view name) const {
-    const Setting& found = setting(name);
-    return text(name, " = ", toml_text(found.value), " (", found.origin, ")");
-  }
+  std::string quote(std::string_view name) const { return loaded_.quote(name); }
 
   bool changed(std::string_view name) const {
-    const Setting& found = setting(name);
+    const Setting& found = loaded_.setting(name);
     return found.explicit_value && found.value != found.key->initial();
   }
 

@@ -56,6 +56,10 @@ struct Row {
     key.automatic_doc = std::move(in_words);
     return *this;
   }
+  Row& also_known_as(std::vector<std::string> names) {
+    key.other_names = std::move(names);
+    return *this;
+  }
   Row& of_machine() {
     key.of_machine = true;
     return *this;
@@ -153,14 +157,18 @@ AutoRule always(ConfigValue value, std::string reason) {
 std::vector<Row> model_rows() {
   return {
       LONGSPAN_KEY(model.path,
-                   "Hugging Face model folder: config.json, and weights for init = \"weights\"."),
-      LONGSPAN_KEY(model.preset, "A built-in model shape instead of a folder, such as llama_tiny."),
+                   "Hugging Face model folder: config.json, and weights for init = \"weights\".")
+          .also_known_as(
+              {"checkpoint", "name_or_path", "pretrained_model_name_or_path", "weights", "folder"}),
+      LONGSPAN_KEY(model.preset, "A built-in model shape instead of a folder, such as llama_tiny.")
+          .also_known_as({"architecture", "config"}),
       LONGSPAN_KEY(model.init, "Start from random weights or from the safetensors in model.path.")
           .one_of({"random", "weights"}),
       LONGSPAN_KEY(model.seed, "Seed of the random weights.").at_least(0),
       LONGSPAN_KEY(model.dtype,
                    "Arithmetic of the run; accumulators are float32, or float64 in a float64 run. "
                    "Master weights are float32 with bfloat16, too.")
+          .also_known_as({"precision", "torch_dtype", "bf16"})
           .one_of({"bfloat16", "float32", "float64"})
           .automatic("bfloat16 on a GPU, else float32", choose_dtype),
   };
@@ -168,8 +176,10 @@ std::vector<Row> model_rows() {
 
 std::vector<Row> data_rows() {
   return {
-      LONGSPAN_KEY(data.train, "Files, folders or globs of training documents."),
-      LONGSPAN_KEY(data.eval, "Files, folders or globs of held-out documents."),
+      LONGSPAN_KEY(data.train, "Files, folders or globs of training documents.")
+          .also_known_as({"dataset", "documents", "files", "train_files", "path"}),
+      LONGSPAN_KEY(data.eval, "Files, folders or globs of held-out documents.")
+          .also_known_as({"eval_files", "validation", "held_out", "test"}),
       LONGSPAN_KEY(data.format, "What the files are; auto goes by each file's name.")
           .one_of({"auto", "text", "jsonl", "fasta", "megatron"}),
       LONGSPAN_KEY(data.tokenizer,
@@ -177,6 +187,7 @@ std::vector<Row> data_rows() {
           .one_of({"byte", "nucleotide", "none"}),
       LONGSPAN_KEY(data.overlong,
                    "What to do with a document longer than a micro-batch; each one is counted.")
+          .also_known_as({"truncate", "too_long"})
           .one_of({"error", "skip", "split"}),
       LONGSPAN_KEY(data.seed, "Seed of the order of documents, for any number of ranks.")
           .at_least(0),
@@ -184,8 +195,10 @@ std::vector<Row> data_rows() {
           data.shuffle,
           "Draw the order of documents anew for each epoch; off: as they lie in the files."),
       LONGSPAN_KEY(data.append_end_of_document,
-                   "Add the tokenizer's end-of-document token to every document."),
+                   "Add the tokenizer's end-of-document token to every document.")
+          .also_known_as({"append_eod", "append_eos", "add_eos"}),
       LONGSPAN_KEY(data.fasta.mask_n_weight, "Loss weight of an N (any base unknown).")
+          .also_known_as({"n_weight"})
           .at_least(0)
           .at_most(kLargestWeight),
       LONGSPAN_KEY(data.fasta.soft_mask_weight, "Loss weight of a base in lower case.")
@@ -197,6 +210,7 @@ std::vector<Row> data_rows() {
           .unit("bases"),
       LONGSPAN_KEY(data.fasta.reverse_complement,
                    "random: one seeded choice of strand for each document and epoch.")
+          .also_known_as({"strand"})
           .one_of({"never", "random"}),
       LONGSPAN_KEY(data.fasta.circular,
                    "Record names or globs that are circular: they start at a seeded rotation."),
@@ -214,20 +228,27 @@ std::vector<Row> batch_and_layout_rows() {
   return {
       LONGSPAN_KEY(batch.micro_batch_tokens,
                    "Length of a micro-batch over all ranks; the longest document that fits.")
+          .also_known_as({"batch_size", "micro_batch_size", "batch_tokens", "max_tokens",
+                          "max_length", "sequence_length", "seq_len", "seq_length",
+                          "context_length", "block_size"})
           .at_least(1)
           .at_most(kMostTokens)
           .unit("tokens"),
       LONGSPAN_KEY(batch.micro_batches_per_step,
                    "Micro-batches whose gradients make one step; a step's are in memory together.")
+          .also_known_as({"gradient_accumulation_steps", "accumulation_steps", "grad_accum"})
           .at_least(1)
           .at_most(kMostMicroBatches),
       LONGSPAN_KEY(layout.ranks,
                    "Ranks in all, dedicated attention servers counted in; at most 1024 as threads "
                    "of one process.")
+          .also_known_as({"world_size", "num_ranks", "processes", "gpus", "context_parallel_size",
+                          "data_parallel_size"})
           .at_least(1)
           .at_most(kMostRanks)
           .automatic("the launcher's world size, else 1", choose_ranks),
       LONGSPAN_KEY(layout.chunks, "Chunks that a micro-batch is cut into, run in causal order.")
+          .also_known_as({"num_chunks"})
           .at_least(1)
           .at_most(kMostChunks)
           .automatic("1", always(int64_t{1}, "fixed until there is a memory plan to choose by")),
@@ -235,6 +256,7 @@ std::vector<Row> batch_and_layout_rows() {
           .at_least(1)
           .automatic("all chunks", choose_band),
       LONGSPAN_KEY(layout.stored_mode, "What is kept between a band's forward and its backward.")
+          .also_known_as({"recompute", "activation_checkpointing", "gradient_checkpointing"})
           .one_of(stored_modes)
           .automatic("layer_inputs_attention",
                      always(std::string("layer_inputs_attention"),
@@ -244,11 +266,13 @@ std::vector<Row> batch_and_layout_rows() {
           .one_of(inner_modes)
           .automatic("layer_inputs_attention with context_only, else none", choose_inner_mode),
       LONGSPAN_KEY(layout.shard_group, "Ranks that share one copy of the weights; divides ranks.")
+          .also_known_as({"fsdp", "zero"})
           .at_least(1)
           .automatic("all ranks", choose_shard_group),
       LONGSPAN_KEY(layout.expert_group,
                    "Ranks over which the experts of a layer are spread; divides ranks, and "
                    "shard_group or is divided by it.")
+          .also_known_as({"expert_parallel_size"})
           .at_least(1),
       LONGSPAN_KEY(layout.expert_chunk_pairs,
                    "Tokens times experts that a rank sends or receives at once; less needs less "
@@ -256,6 +280,7 @@ std::vector<Row> batch_and_layout_rows() {
           .at_least(1),
       LONGSPAN_KEY(layout.threads_per_rank,
                    "CPU threads of each rank; those of a process at most 16 times the hardware's.")
+          .also_known_as({"threads", "num_threads"})
           .at_least(1)
           .automatic("hardware threads over the ranks of the process", choose_threads)
           .of_machine(),
@@ -277,7 +302,9 @@ std::vector<Row> attention_rows() {
                    "Who runs attention tasks: every rank in place, or some ranks that only serve.")
           .one_of({"in-place", "dedicated"})
           .automatic("dedicated if attention.dedicated is above 0", choose_servers),
-      LONGSPAN_KEY(attention.dedicated, "How many of the ranks only serve attention.").at_least(0),
+      LONGSPAN_KEY(attention.dedicated, "How many of the ranks only serve attention.")
+          .also_known_as({"num_servers"})
+          .at_least(0),
       LONGSPAN_KEY(attention.epsilon,
                    "Accepted imbalance: no server's predicted load above (1 + epsilon) x mean.")
           .at_least(0)
@@ -290,22 +317,33 @@ std::vector<Row> attention_rows() {
 
 std::vector<Row> optimizer_rows() {
   return {
-      LONGSPAN_KEY(optimizer.steps, "Optimizer steps of the whole run.").at_least(1),
-      LONGSPAN_KEY(optimizer.lr, "Peak learning rate of AdamW.").above(0).at_most(kLargestRate),
+      LONGSPAN_KEY(optimizer.steps, "Optimizer steps of the whole run.")
+          .also_known_as(
+              {"max_steps", "num_steps", "total_steps", "train_iters", "iterations", "epochs"})
+          .at_least(1),
+      LONGSPAN_KEY(optimizer.lr, "Peak learning rate of AdamW.")
+          .also_known_as({"learning_rate", "max_lr", "peak_lr"})
+          .above(0)
+          .at_most(kLargestRate),
       LONGSPAN_KEY(
           optimizer.schedule,
           "cosine, warm-up then stable then linear decay (wsd), or constant after warm-up.")
+          .also_known_as(
+              {"scheduler", "lr_scheduler", "lr_scheduler_type", "lr_schedule", "decay_style"})
           .one_of({"cosine", "wsd", "constant"}),
       LONGSPAN_KEY(optimizer.warmup_steps, "Steps of linear warm-up from 0.")
+          .also_known_as({"warmup", "warmup_ratio", "warmup_iters"})
           .at_least(0)
           .unit("steps")
           .automatic("2 % of the steps", choose_warmup),
       LONGSPAN_KEY(optimizer.decay_steps, "Steps of decay at the end.")
+          .also_known_as({"lr_decay_iters", "cooldown_steps"})
           .at_least(0)
           .unit("steps")
           .automatic("cosine: all after the warm-up; wsd: the last 20 %; constant: 0",
                      choose_decay),
       LONGSPAN_KEY(optimizer.min_lr_ratio, "Learning rate at the end over the peak.")
+          .also_known_as({"min_lr"})
           .at_least(0)
           .at_most(1),
       LONGSPAN_KEY(optimizer.weight_decay,
@@ -313,18 +351,24 @@ std::vector<Row> optimizer_rows() {
           .at_least(0)
           .at_most(kLargestRate),
       LONGSPAN_KEY(optimizer.betas, "Decay of the first and the second moment.")
+          .also_known_as({"beta1", "beta2", "adam_beta1", "adam_beta2", "momentum"})
           .at_least(0)
           .below(1)
           .length(2),
-      LONGSPAN_KEY(optimizer.eps, "Added to the root of the second moment.").at_least(kSmallestEps),
+      LONGSPAN_KEY(optimizer.eps, "Added to the root of the second moment.")
+          .also_known_as({"adam_epsilon", "epsilon"})
+          .at_least(kSmallestEps),
       LONGSPAN_KEY(optimizer.clip, "Largest global norm of the gradient; 0: no clipping.")
+          .also_known_as({"max_grad_norm", "grad_clip", "gradient_clip", "gradient_clipping",
+                          "clip_grad", "max_norm"})
           .at_least(0),
   };
 }
 
 std::vector<Row> output_and_run_rows() {
   return {
-      LONGSPAN_KEY(output.folder, "Where checkpoints, logs and the report of the run go."),
+      LONGSPAN_KEY(output.folder, "Where checkpoints, logs and the report of the run go.")
+          .also_known_as({"output_dir", "save_dir", "out", "directory"}),
       LONGSPAN_KEY(output.resume,
                    "auto: go on from the latest checkpoint in the folder; never: refuse a folder "
                    "that has one.")
@@ -335,19 +379,25 @@ std::vector<Row> output_and_run_rows() {
       LONGSPAN_KEY(output.keep_latest, "Checkpoints kept; older ones go once a newer is complete.")
           .at_least(1),
       LONGSPAN_KEY(output.log_every, "Steps between console lines; the logs have every step.")
+          .also_known_as({"save_steps", "save_interval", "checkpoint_every", "checkpoint_interval"})
           .at_least(1)
           .unit("steps"),
       LONGSPAN_KEY(output.eval_every, "Steps between evaluations of data.eval; 0: only at the end.")
+          .also_known_as({"save_total_limit", "keep_latest_k"})
           .at_least(0)
           .unit("steps"),
+          .also_known_as({"logging_steps", "log_interval", "log_freq"})
       LONGSPAN_KEY(
           output.trace_step,
           "The step whose operations are drawn on a time line in trace.json of the folder, "
+          .also_known_as({"eval_steps", "eval_interval"})
           "for Perfetto or chrome://tracing; 0: none.")
           .at_least(0),
-      LONGSPAN_KEY(output.tensorboard, "Write a TensorBoard event file."),
+      LONGSPAN_KEY(output.tensorboard, "Write a TensorBoard event file.")
+          .also_known_as({"report_to"}),
       LONGSPAN_KEY(output.report, "Write an HTML report with the loss curve at the end."),
-      LONGSPAN_KEY(output.hf_export_at_end, "Export a Hugging Face folder after the last step."),
+      LONGSPAN_KEY(output.hf_export_at_end, "Export a Hugging Face folder after the last step.")
+          .also_known_as({"export_hf"}),
       LONGSPAN_KEY(run.stall_timeout_s,
                    "A rank that waits longer than this ends the run and names whom it waits for.")
           .above(0)
@@ -355,6 +405,7 @@ std::vector<Row> output_and_run_rows() {
       LONGSPAN_KEY(run.deterministic,
                    "The same bits on every repeat, also where a GPU library has a faster way; on "
                    "CPU this is always so."),
+          .also_known_as({"timeout", "timeout_s"})
   };
 }
 

@@ -54,12 +54,13 @@ using AutoRule = std::function<AutoChoice(const RunConfig&, const Surroundings&)
 struct ConfigKey {
   std::string name;
   std::string doc;
-  std::string unit;                  // of a number; may be empty
-  std::vector<std::string> choices;  // of a string; empty: any
-  Bounds bounds;                     // of a number, or of each number in a list
-  int64_t length = -1;               // of a list of numbers; -1: any
-  AutoRule automatic;                // empty: "auto" is not a value of this key
-  std::string automatic_doc;         // the rule in words
+  std::string unit;                      // of a number; may be empty
+  std::vector<std::string> other_names;  // last words under which people look for this key
+  std::vector<std::string> choices;      // of a string; empty: any
+  Bounds bounds;                         // of a number, or of each number in a list
+  int64_t length = -1;                   // of a list of numbers; -1: any
+  AutoRule automatic;                    // empty: "auto" is not a value of this key
+  std::string automatic_doc;             // the rule in words
   bool of_machine = false;  // the rule looks at the machine, and the choice changes no result
   std::function<ConfigValue(const RunConfig&)> get;
   std::function<void(RunConfig&, const ConfigValue&)> set;
@@ -77,9 +78,10 @@ const std::vector<ConfigKey>& config_keys();
 // nullptr if there is none of that name.
 const ConfigKey* find_key(std::string_view name);
 
-// The key whose name is closest to a mistyped one (fewest insertions, deletions, replacements and
-// swaps; a right last word under a wrong section counts as close).
-const ConfigKey& nearest_key(std::string_view name);
+// The key that a wrong name is meant to be: by fewest insertions, deletions, replacements and
+// swaps, where a right last word under a wrong section counts as close, and so does a name that the
+// key has in other programs (learning_rate). nullptr if none is near.
+const ConfigKey* nearest_key(std::string_view name);
 
 // A value as TOML writes it; floats in the fewest digits that read back equal.
 std::string toml_text(const ConfigValue& value);

@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 
+import kernel_profile
 from compare_gpu import LOSS_TOLERANCE, MODEL, OPTIMIZER, ROOT
 
 LIMIT_S = 240  # of one run
@@ -74,8 +75,9 @@ def run_peer(arguments, folder):
     return json.loads((folder / "ddp.json").read_text())
 
 
-def run_longspan(arguments, folder, documents, tokens, steps):
-    output = folder / f"out-{documents.stem}"
+def run_longspan(arguments, folder, documents, tokens, steps, name=None, surroundings=None):
+    name = name or documents.stem
+    output = folder / f"out-{name}"
     command = [str(arguments.binary), "train", str(folder / "run.toml"), f"--model.path={folder}/model", "--model.init=weights",
                f"--data.train={documents}", "--data.tokenizer=none", "--data.append_end_of_document=false",
                "--data.shuffle=false", f"--batch.micro_batch_tokens={tokens}", f"--layout.ranks={arguments.ranks}",
@@ -85,9 +87,9 @@ def run_longspan(arguments, folder, documents, tokens, steps):
                *(f"--optimizer.{key}={value}" for key, value in OPTIMIZER.items()), *arguments.longspan,
                f"--output.folder={output}", "--output.tensorboard=false", "--output.report=false"]
     output.mkdir()
-    log = folder / f"{documents.stem}.log"
+    log = folder / f"{name}.log"
     with open(log, "w") as file:
-        run = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+        run = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=surroundings)
     entries, deadline = [], time.monotonic() + LIMIT_S
     while len(entries) < steps and run.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -140,6 +142,7 @@ def main():
     parser.add_argument("--recompute", action="store_true")
     parser.add_argument("--deterministic", action="store_true", help="longspan with run.deterministic on")
     parser.add_argument("--uncut", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="run longspan once more and show its time kernel by kernel")
     parser.add_argument("--longspan", action="append", default=[], help="another override for longspan")
     parser.add_argument("--out", type=pathlib.Path, help="JSON file of the result")
     arguments = parser.parse_args()
@@ -173,6 +176,11 @@ def main():
                   "peer": peer, "longspan": ours}
         if arguments.uncut:
             result["uncut"] = uncut(arguments, folder, draw, steps)
+        if arguments.profile:
+            table = folder / "kernels.csv"
+            run_longspan(arguments, folder, pieces, tokens, steps, "profile",
+                         kernel_profile.surroundings(arguments.binary, table))
+            kernel_profile.print_profile(table, arguments.warm_up)
     for label, system in summaries.items():
         print(f"{label:10s} {1e3 * system['step_s']:8.1f} ms a step, {system['tokens_per_s']:8.0f} tokens/s, MFU {100 * system['mfu']:.1f} %")
     print(f"longspan / torch ddp {result['longspan / torch ddp']:.3f}; attended pairs of the peer's ranks, max over mean "

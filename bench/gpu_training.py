@@ -11,20 +11,17 @@ library liblongspan_kernel_times.so that stands beside the program (bench/kernel
 longspan. Standard library only.
 """
 import argparse
-import collections
 import json
-import os
 import pathlib
 import random
 import statistics
 import subprocess
 import tempfile
 
+import kernel_profile
+
 WARM_UP_STEPS = 4
 VOCABULARY = 32768
-STEP_END_KERNEL = "update_kernel"  # AdamW
-SHOWN_NAMES = 40
-NAME_WIDTH = 130
 
 
 def write_documents(path, document_tokens, documents):
@@ -69,48 +66,6 @@ def print_speed(folder):
           f"peak memory {steps[-1]['memory/max_active(GiB)']:.1f} GiB")
 
 
-def read_launches(table):
-    """(begin, end, name) of each kernel, copy and fill, in order of time; the file may end in mid-line."""
-    lines = [line.split(",", 3) for line in table.read_text().split("\n")[:-1]]
-    return sorted((int(begin), int(end), name) for begin, end, _, name in lines)
-
-
-def whole_steps(launches):
-    """Launches of each step: it ends with the last of a row of update kernels."""
-    steps = [[]]
-    for index, launch in enumerate(launches):
-        steps[-1].append(launch)
-        following = launches[index + 1][2] if index + 1 < len(launches) else STEP_END_KERNEL
-        if STEP_END_KERNEL in launch[2] and STEP_END_KERNEL not in following:
-            steps.append([])
-    return steps[WARM_UP_STEPS:-1]
-
-
-def busy_ns(launches):
-    """Time in which at least one launch ran."""
-    total, until = 0, 0
-    for begin, end, _ in launches:
-        total += max(0, end - max(begin, until))
-        until = max(until, end)
-    return total
-
-
-def print_profile(table):
-    steps = whole_steps(read_launches(table))
-    if not steps:
-        raise SystemExit(f"no step after the warm-up in {table}: give --seconds more")
-    times = collections.defaultdict(lambda: [0, 0.0])
-    for begin, end, name in (launch for step in steps for launch in step):
-        times[name[:NAME_WIDTH]][0] += 1
-        times[name[:NAME_WIDTH]][1] += end - begin
-    total = sum(time for _, time in times.values())
-    for name, (count, time) in sorted(times.items(), key=lambda item: -item[1][1])[:SHOWN_NAMES]:
-        print(f"{1e-6 * time / len(steps):9.2f} ms {100 * time / total:5.1f} %  {count / len(steps):7.1f}  {name}")
-    spans = [step[-1][1] - previous[-1][1] for previous, step in zip(steps, steps[1:])] or [steps[0][-1][1] - steps[0][0][0]]
-    print(f"{1e-6 * total / len(steps):9.2f} ms of kernels a step (mean of {len(steps)}); the GPU is busy "
-          f"{1e-6 * statistics.median(map(busy_ns, steps)):.2f} ms of a step's {1e-6 * statistics.median(spans):.2f}")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", type=pathlib.Path, default="build/cuda/longspan")
@@ -129,10 +84,8 @@ def main():
         print(" ".join(command))
         if arguments.profile:
             table = folder / "kernels.csv"
-            library = arguments.binary.resolve().parent / "liblongspan_kernel_times.so"
-            run(command, arguments.seconds, folder / "log.txt",
-                os.environ | {"CUDA_INJECTION64_PATH": str(library), "LONGSPAN_KERNEL_TIMES": str(table)})
-            print_profile(table)
+            run(command, arguments.seconds, folder / "log.txt", kernel_profile.surroundings(arguments.binary, table))
+            kernel_profile.print_profile(table, WARM_UP_STEPS)
         else:
             run(command, arguments.seconds, folder / "log.txt")
             print_speed(folder)

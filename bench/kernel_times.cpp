@@ -5,7 +5,7 @@
 //   build/cuda/longspan train run.toml
 //
 // The CUDA driver loads this library into the program and calls InitializeInjection(); from then on
-// CUPTI reports each kernel, copy and fill as it ends. Lines "begin_ns,end_ns,stream,name" are
+// CUPTI reports each kernel, copy and fill as it ends. Lines "begin_ns,end_ns,gpu,stream,name" are
 // appended as reports arrive, a few times a second, so that a program that is killed leaves all but
 // its last ones. bench/gpu_training.py --profile makes a table of them. Reports come on threads of
 // CUPTI, one at a time.
@@ -45,24 +45,27 @@ const std::string& readable(const char* name) {
   return found->second;
 }
 
-void write(uint64_t begin_ns, uint64_t end_ns, uint32_t stream, const char* name) {
-  std::fprintf(output, "%llu,%llu,%u,%s\n", static_cast<unsigned long long>(begin_ns),
-               static_cast<unsigned long long>(end_ns), stream, readable(name).c_str());
+// Records of kernels, copies and fills have these fields alike.
+template <typename Record>
+void write(const Record& record, const char* name) {
+  std::fprintf(output, "%llu,%llu,%u,%u,%s\n", static_cast<unsigned long long>(record.start),
+               static_cast<unsigned long long>(record.end), record.deviceId, record.streamId,
+               readable(name).c_str());
 }
 
 void write(const CUpti_Activity* record) {
   switch (record->kind) {
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
       const auto* kernel = reinterpret_cast<const CUpti_ActivityKernel10*>(record);
-      return write(kernel->start, kernel->end, kernel->streamId, kernel->name);
+      return write(*kernel, kernel->name);
     }
     case CUPTI_ACTIVITY_KIND_MEMCPY: {
       const auto* copy = reinterpret_cast<const CUpti_ActivityMemcpy6*>(record);
-      return write(copy->start, copy->end, copy->streamId, "[copy]");
+      return write(*copy, "[copy]");
     }
     case CUPTI_ACTIVITY_KIND_MEMSET: {
       const auto* fill = reinterpret_cast<const CUpti_ActivityMemset4*>(record);
-      return write(fill->start, fill->end, fill->streamId, "[fill]");
+      return write(*fill, "[fill]");
     }
     default:
       return;

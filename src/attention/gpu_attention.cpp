@@ -1,147 +1,59 @@
 #include "attention/gpu_attention.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
-#include <algorithm>
-#include <bit>
-#include <limits>
 #include <map>
 
 #include "attention/library_attention.h"
 #include "device/device.h"
 #include "device/device_types.h"
-#include "kernels/attention_tiles.h"
 #include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/row_pieces.h"
 #include "kernels/cuda/slice_attention.h"
+#include "kernels/packed_tiles.h"
 
 namespace longspan {
 namespace {
 
 using cuda::Accumulate;
 
-// Rows of one source that follow each other in a packed tensor.
-struct PackedPiece {
-  int32_t source = 0;
-  Range rows;
-  int64_t packed_begin = 0;
-};
-
-// The rows of all tiles, one after the other.
-struct Packing {
-  std::vector<PackedPiece> pieces;  // neighbours that touch in their source are one
-  std::vector<int32_t> ends = {0};  // of the tiles
-  int64_t rows_max = 0;
-
-  int64_t rows() const { return ends.back(); }
-
-  void add(int32_t source, const Range& range) {
-    const bool touches =
-        !pieces.empty() && pieces.back().source == source && pieces.back().rows.end == range.begin;
-    if (touches) {
-      pieces.back().rows.end = range.end;
-    } else {
-      pieces.push_back({source, range, rows()});
-    }
-    const int64_t end = rows() + range.size();
-    LONGSPAN_CHECK(end <= std::numeric_limits<int32_t>::max(), end, " rows in one launch");
-    ends.push_back(static_cast<int32_t>(end));
-    rows_max = std::max(rows_max, range.size());
-  }
-};
+cuda::CopyPiece copy_piece(const at::Tensor& from, const at::Tensor& to) {
+  LONGSPAN_CHECK(from.is_contiguous() && to.is_contiguous() && from.nbytes() == to.nbytes() &&
+                     from.scalar_type() == to.scalar_type(),
+                 "copy of ", from.toString(), " ", from.sizes(), " to ", to.toString(), " ",
+                 to.sizes());
+  return {from.const_data_ptr(), to.mutable_data_ptr(), static_cast<int64_t>(from.nbytes())};
+}
 
 at::Tensor rows_of(const RowStore& store, const PackedPiece& piece, size_t tensor_idx) {
   return store.tensors(piece.source).at(tensor_idx).narrow(0, piece.rows.begin, piece.rows.size());
 }
 
-// The packed rows of one tensor of the store: a view if they are one piece.
+// The packed rows of one tensor of the store: a view if they are one piece. Filling is zero.
 at::Tensor pack(const RowStore& store, const Packing& packing, size_t tensor_idx) {
-  if (packing.pieces.size() == 1) return rows_of(store, packing.pieces.front(), tensor_idx);
-  std::vector<at::Tensor> parts;
-  bool contiguous = true;
-  for (const PackedPiece& piece : packing.pieces) {
-    parts.push_back(rows_of(store, piece, tensor_idx));
-    contiguous = contiguous && parts.back().is_contiguous();
+  const std::vector<Range> filling = filling_of(packing);
+  if (packing.pieces.size() == 1 && filling.empty()) {
+    return rows_of(store, packing.pieces.front(), tensor_idx);
   }
-  if (!contiguous) return at::cat(parts);
+  std::vector<at::Tensor> parts;
+  for (const PackedPiece& piece : packing.pieces) {
+    parts.push_back(rows_of(store, piece, tensor_idx).contiguous());
+  }
   std::vector<int64_t> sizes = parts.front().sizes().vec();
   sizes.front() = packing.rows();
   at::Tensor packed = at::empty(sizes, parts.front().options());
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  std::vector<cuda::CopyPiece> pieces;
   for (size_t idx = 0; idx < parts.size(); ++idx) {
-    const PackedPiece& piece = packing.pieces[idx];
-    copies.emplace_back(parts[idx], packed.narrow(0, piece.packed_begin, piece.rows.size()));
+    const int64_t begin = packing.pieces[idx].packed_begin;
+    pieces.push_back(copy_piece(parts[idx], packed.narrow(0, begin, parts[idx].size(0))));
   }
-  gpu_copy(copies);
+  for (const Range& rows : filling) {
+    const at::Tensor zeros = packed.narrow(0, rows.begin, rows.size());
+    pieces.push_back({nullptr, zeros.mutable_data_ptr(), static_cast<int64_t>(zeros.nbytes())});
+  }
+  cuda::copy_pieces(pieces, current_stream());
   return packed;
-}
-
-// Tiles that one call of a library operation runs.
-struct PackedTiles {
-  Packing queries;
-  Packing keys;
-  bool causal = false;
-  int64_t square_rows = 0;  // all tiles are causal squares of so many rows; 0: they are not
-
-  void add(const BottomRightTile& tile) {
-    queries.add(tile.query_source, tile.query_rows);
-    keys.add(tile.key_source, tile.key_rows);
-  }
-};
-
-// cuDNN makes a plan for each shape it meets, in tens of milliseconds. So squares have a few sizes,
-// within a sixteenth of what is asked for, and run in batches of a power of two. Below the least
-// size it gains nothing.
-constexpr int64_t kSquareStepMin = 1024;
-constexpr int64_t kSquareRowsMin = 2048;
-constexpr int64_t kSquareSteps = 16;  // between a size and its double
-
-int64_t largest_square(int64_t rows) {
-  const auto power = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(rows)));
-  const int64_t step = std::max(kSquareStepMin, power / kSquareSteps);
-  return rows / step * step;
-}
-
-void add_batches(int64_t rows, const std::vector<BottomRightTile>& squares,
-                 std::vector<PackedTiles>* batches) {
-  for (size_t begin = 0; begin < squares.size();) {
-    const size_t count = std::bit_floor(squares.size() - begin);
-    PackedTiles batch{.causal = true, .square_rows = rows};
-    for (size_t idx = begin; idx < begin + count; ++idx) batch.add(squares[idx]);
-    batches->push_back(std::move(batch));
-    begin += count;
-  }
-}
-
-// Squares by size, if `squares` are wanted; then all other causal tiles, then all full ones. The
-// rows that a tile has beyond its square see all keys: they are a tile of their own, and no row is
-// in two.
-std::vector<PackedTiles> packed_tiles(const std::vector<AttentionSlice>& slices, bool squares) {
-  std::map<int64_t, std::vector<BottomRightTile>> by_size;
-  PackedTiles causal{.causal = true};
-  PackedTiles full;
-  for (BottomRightTile tile : bottom_right_tiles(slices)) {
-    const int64_t rows = tile.query_rows.size();
-    const bool square = tile.causal && rows == tile.key_rows.size() && rows >= kSquareRowsMin;
-    if (squares && square) {
-      const int64_t most = largest_square(rows);
-      BottomRightTile first = tile;
-      first.query_rows.end = tile.query_rows.begin + most;
-      first.key_rows.end = tile.key_rows.begin + most;
-      by_size[most].push_back(first);
-      tile.query_rows.begin = first.query_rows.end;
-      if (tile.query_rows.empty()) continue;
-    }
-    (tile.causal ? causal : full).add(tile);
-  }
-  std::vector<PackedTiles> all;
-  for (const auto& [rows, tiles] : by_size) add_batches(rows, tiles, &all);
-  for (PackedTiles* tiles : {&causal, &full}) {
-    if (tiles->queries.rows() > 0) all.push_back(std::move(*tiles));
-  }
-  return all;
 }
 
 // Rows inside a message may begin anywhere; the fast kernels read 16 bytes at a time.
@@ -395,12 +307,7 @@ void gpu_delta(const AttentionShape& shape, const at::Tensor& o, const at::Tenso
 void gpu_copy(const std::vector<std::pair<at::Tensor, at::Tensor>>& from_to) {
   std::vector<cuda::CopyPiece> pieces;
   for (const auto& [from, to] : from_to) {
-    LONGSPAN_CHECK(from.is_contiguous() && to.is_contiguous() && from.nbytes() == to.nbytes() &&
-                       from.scalar_type() == to.scalar_type(),
-                   "copy of ", from.toString(), " ", from.sizes(), " to ", to.toString(), " ",
-                   to.sizes());
-    pieces.push_back(
-        {from.const_data_ptr(), to.mutable_data_ptr(), static_cast<int64_t>(from.nbytes())});
+    pieces.push_back(copy_piece(from, to));
   }
   cuda::copy_pieces(pieces, current_stream());
 }

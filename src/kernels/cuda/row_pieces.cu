@@ -40,6 +40,13 @@ __device__ BlockPart part_of_block(const PieceList<Piece>& list, int64_t block_u
 constexpr int64_t kBlockBytes = 64 << 10;
 
 template <typename Unit>
+__device__ void zero_units(void* target, int64_t bytes) {
+  auto* to = static_cast<Unit*>(target);
+  const int64_t units = bytes / static_cast<int64_t>(sizeof(Unit));
+  for (int64_t at = threadIdx.x; at < units; at += kThreads) to[at] = Unit{};
+}
+
+template <typename Unit>
 __device__ void copy_units(const void* source, void* target, int64_t bytes) {
   const auto* from = static_cast<const Unit*>(source);
   auto* to = static_cast<Unit*>(target);
@@ -51,9 +58,14 @@ __device__ void copy_units(const void* source, void* target, int64_t bytes) {
 __global__ void copy_kernel(PieceList<CopyPiece> list) {
   const BlockPart part = part_of_block(list, kBlockBytes);
   const CopyPiece& piece = list.pieces[part.piece];
-  const char* source = static_cast<const char*>(piece.source) + part.begin;
   char* target = static_cast<char*>(piece.target) + part.begin;
   const int64_t bytes = min(kBlockBytes, piece.bytes - part.begin);
+  if (piece.source == nullptr) {
+    const bool wide =
+        (reinterpret_cast<uintptr_t>(target) | static_cast<uintptr_t>(bytes)) % 16 == 0;
+    return wide ? zero_units<uint4>(target, bytes) : zero_units<unsigned char>(target, bytes);
+  }
+  const char* source = static_cast<const char*>(piece.source) + part.begin;
   const auto low_bits = reinterpret_cast<uintptr_t>(source) | reinterpret_cast<uintptr_t>(target) |
                         static_cast<uintptr_t>(bytes);
   if (low_bits % 16 == 0) {

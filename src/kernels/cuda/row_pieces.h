@@ -17,7 +17,7 @@
 namespace longspan::cuda {
 
 struct CopyPiece {
-  const void* source = nullptr;
+  const void* source = nullptr;  // null: zeros
   void* target = nullptr;
   int64_t bytes = 0;
 };

@@ -3,7 +3,7 @@
 
     bench/compare_exchange.py --binary build/cuda/longspan_exchange_speed --out bench/results/exchange.json
 
-256 MiB from each sender, whole and in pieces of 1 MiB, one way and both ways at once; medians on the host's clock. NCCL
+256 MiB from each sender, whole and in pieces of 1 MiB and 64 KiB, one way and both ways at once; medians on the host's clock. NCCL
 gets the pieces of a direction as one group.
 """
 import argparse
@@ -16,7 +16,7 @@ import sys
 import time
 
 MESSAGE_BYTES = 256 << 20
-CASES = [(False, MESSAGE_BYTES), (False, 1 << 20), (True, MESSAGE_BYTES), (True, 1 << 20)]
+CASES = [(both_ways, piece) for both_ways in (False, True) for piece in (MESSAGE_BYTES, 1 << 20, 64 << 10)]
 
 
 def nccl_rank(repeats):
@@ -66,7 +66,7 @@ def main():
                            "--nccl-rank", f"--repeats={arguments.repeats}"], check=True, text=True, stdout=subprocess.PIPE)
     theirs = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[len("RESULT"):])
     for mine, nccl in zip(ours, theirs):
-        print(f"{'both ways' if mine['both_ways'] else 'one way':9s}, pieces of {mine['piece_bytes'] >> 20:3d} MiB: "
+        print(f"{'both ways' if mine['both_ways'] else 'one way':9s}, pieces of {mine['piece_bytes'] >> 10:6d} KiB: "
               f"longspan {mine['gb_per_s']:.0f} GB/s, NCCL {nccl['gb_per_s']:.0f} GB/s each way")
     if arguments.out:
         arguments.out.write_text(json.dumps({"command": " ".join(sys.argv), "longspan": ours, "nccl": theirs}, indent=1) + "\n")

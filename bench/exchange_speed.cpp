@@ -4,8 +4,9 @@
 //   build/cuda/longspan_exchange_speed                       # bench/compare_exchange.py adds NCCL
 //
 // Prints JSON: for each size of a piece, and for one way and both ways at once, the median rate in
-// GB/s of 256 MiB from each sender, on the clock of the host, posting included. The bytes are
-// compared after the last repeat.
+// GB/s of 256 MiB from each sender, on the clock of the host, posting included, until the slowest
+// rank's device is done. Pieces go to places in random order, so that no two of them are one copy.
+// The bytes are compared after the last repeat.
 #include <ATen/ATen.h>
 
 #include <CLI/CLI.hpp>
@@ -13,6 +14,7 @@
 #include <chrono>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "base/error.h"
 #include "comm/run_ranks.h"
@@ -29,32 +31,63 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.nbytes())};
 }
 
+// Piece k of what is sent goes to place order[k].
+struct Pieces {
+  int64_t size_bytes = 0;
+  std::vector<int64_t> order;
+};
+
+Pieces cut(int64_t piece_bytes) {
+  Pieces pieces{.size_bytes = piece_bytes};
+  for (int64_t k = 0; k < kMessageBytes / piece_bytes; ++k) pieces.order.push_back(k);
+  std::shuffle(pieces.order.begin(), pieces.order.end(), std::mt19937(17));
+  return pieces;
+}
+
 // Seconds of one repeat on this rank. Receives are posted before the clock starts, as the runtime
 // posts them before it packs what it sends: a sender never keeps a copy back.
 double exchange(Communicator& comm, const at::Tensor& outgoing, const at::Tensor& incoming,
-                int64_t piece_bytes, bool both_ways, at::Device device) {
+                const Pieces& pieces, bool both_ways, at::Device device) {
   const int peer = 1 - comm.rank();
-  const auto piece = [&](const at::Tensor& tensor, int64_t at) {
-    return bytes_of(tensor).subspan(static_cast<size_t>(at), static_cast<size_t>(piece_bytes));
+  const auto piece = [&](const at::Tensor& tensor, int64_t place) {
+    return bytes_of(tensor).subspan(static_cast<size_t>(place * pieces.size_bytes),
+                                    static_cast<size_t>(pieces.size_bytes));
   };
-  std::vector<Work> works;
-  for (int64_t at = 0; at < kMessageBytes && (both_ways || comm.rank() == 1); at += piece_bytes) {
-    works.push_back(comm.receive(peer, at, "piece", piece(incoming, at)));
+  std::vector<IncomingMessage> receives;
+  std::vector<OutgoingMessage> sends;
+  for (size_t k = 0; k < pieces.order.size(); ++k) {
+    const auto tag = static_cast<int64_t>(k);
+    if (both_ways || comm.rank() == 1) {
+      receives.push_back({peer, tag, piece(incoming, pieces.order[k])});
+    }
+    if (both_ways || comm.rank() == 0) sends.push_back({peer, tag, piece(outgoing, tag)});
   }
+  Work received = comm.exchange(receives, {}, "pieces");
   finish_work(device);
   comm.barrier("before a repeat");
   const auto start = Clock::now();
-  for (int64_t at = 0; at < kMessageBytes && (both_ways || comm.rank() == 0); at += piece_bytes) {
-    works.push_back(comm.send(peer, at, "piece", piece(outgoing, at)));
-  }
-  for (Work& work : works) work.wait();
+  Work sent = comm.exchange({}, sends, "pieces");
+  received.wait();
+  sent.wait();
   finish_work(device);
-  comm.barrier("after a repeat");
-  return std::chrono::duration<double>(Clock::now() - start).count();
+  std::vector<double> seconds{std::chrono::duration<double>(Clock::now() - start).count()};
+  comm.all_reduce_max(seconds, "slowest rank");
+  return seconds[0];
+}
+
+at::Tensor placed(const at::Tensor& sent, const Pieces& pieces) {
+  const at::Tensor result = at::empty_like(sent);
+  for (size_t k = 0; k < pieces.order.size(); ++k) {
+    const auto from = static_cast<int64_t>(k) * pieces.size_bytes;
+    result.narrow(0, pieces.order[k] * pieces.size_bytes, pieces.size_bytes)
+        .copy_(sent.narrow(0, from, pieces.size_bytes));
+  }
+  return result;
 }
 
 nlohmann::json measure(int64_t piece_bytes, bool both_ways, int repeats) {
   const at::Device gpu = device_from_name("cuda");
+  const Pieces pieces = cut(piece_bytes);
   nlohmann::json result;
   run_ranks(2, {.device_memory = device_memory(gpu)}, [&](Communicator& comm) {
     const at::Device device = device_of_rank(gpu, comm.rank());
@@ -64,7 +97,7 @@ nlohmann::json measure(int64_t piece_bytes, bool both_ways, int repeats) {
     const at::Tensor incoming = at::zeros_like(outgoing);
     std::vector<double> seconds;
     for (int repeat = 0; repeat <= repeats; ++repeat) {
-      const double s = exchange(comm, outgoing, incoming, piece_bytes, both_ways, device);
+      const double s = exchange(comm, outgoing, incoming, pieces, both_ways, device);
       if (repeat > 0) seconds.push_back(s);
     }
     const at::Tensor sent = outgoing.cpu();
@@ -74,7 +107,8 @@ nlohmann::json measure(int64_t piece_bytes, bool both_ways, int repeats) {
     works.push_back(comm.send(1 - comm.rank(), -2, "check", bytes_of(sent)));
     for (Work& work : works) work.wait();
     const bool receives = both_ways || comm.rank() == 1;
-    if (receives && !incoming.cpu().equal(expected)) throw InternalError("other bytes arrived");
+    if (receives && !incoming.cpu().equal(placed(expected, pieces)))
+      throw InternalError("other bytes arrived");
     if (comm.rank() != 0) return;
     std::nth_element(seconds.begin(), seconds.begin() + repeats / 2, seconds.end());
     result = {{"piece_bytes", piece_bytes},
@@ -93,7 +127,7 @@ int run(int argc, char** argv) {
   if (visible_gpus() < 2) throw UserError("two GPUs are needed, and this machine shows fewer");
   nlohmann::json results = nlohmann::json::array();
   for (const bool both_ways : {false, true}) {
-    for (const int64_t piece_bytes : {kMessageBytes, int64_t{1} << 20}) {
+    for (const int64_t piece_bytes : {kMessageBytes, int64_t{1} << 20, int64_t{64} << 10}) {
       results.push_back(measure(piece_bytes, both_ways, repeats));
     }
   }

@@ -69,19 +69,32 @@ Work Communicator::all_to_all(const std::vector<ConstBytes>& send,
                  " spans to send and ", receive.size(), " to receive, expected ", ranks);
   LONGSPAN_CHECK(send[self].empty() && receive[self].empty(), op, ": rank ", rank(), " keeps ",
                  send[self].size(), " bytes; rows that stay do not travel");
-  // Receives are posted first and waited for first: when the sends are waited for, their receives
-  // stand on the other side, and no send needs a copy. Each rank starts with its right neighbour,
-  // so that not all of them begin with rank 0.
-  std::vector<Work> list;
+  // Each rank starts with its right neighbour, so that not all of them begin with rank 0.
+  std::vector<IncomingMessage> incoming;
+  std::vector<OutgoingMessage> outgoing;
   for (size_t step = 1; step < ranks; ++step) {
     const size_t source = (self + ranks - step) % ranks;
     if (receive[source].empty()) continue;
-    list.push_back(this->receive(static_cast<int>(source), tag, op, receive[source]));
+    incoming.push_back({static_cast<int>(source), tag, receive[source]});
   }
   for (size_t step = 1; step < ranks; ++step) {
     const size_t destination = (self + step) % ranks;
     if (send[destination].empty()) continue;
-    list.push_back(this->send(static_cast<int>(destination), tag, op, send[destination]));
+    outgoing.push_back({static_cast<int>(destination), tag, send[destination]});
+  }
+  return exchange(incoming, outgoing, op);
+}
+
+// Receives are posted first and waited for first: when the sends are waited for, their receives
+// stand on the other side, and no send needs a copy.
+Work Communicator::exchange(std::span<const IncomingMessage> incoming,
+                            std::span<const OutgoingMessage> outgoing, std::string_view op) {
+  std::vector<Work> list;
+  for (const IncomingMessage& message : incoming) {
+    list.push_back(receive(message.source, message.tag, op, message.data));
+  }
+  for (const OutgoingMessage& message : outgoing) {
+    list.push_back(send(message.destination, message.tag, op, message.data));
   }
   if (list.empty()) return {};
   return Work(std::make_unique<WorkList>(std::move(list)));

@@ -74,6 +74,17 @@ class Work {
   std::unique_ptr<State> state_;
 };
 
+struct IncomingMessage {
+  int source = 0;
+  int64_t tag = 0;
+  MutableBytes data;
+};
+struct OutgoingMessage {
+  int destination = 0;
+  int64_t tag = 0;
+  ConstBytes data;
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -84,6 +95,10 @@ class Communicator {
 
   virtual Work send(int destination, int64_t tag, std::string_view op, ConstBytes data) = 0;
   virtual Work receive(int source, int64_t tag, std::string_view op, MutableBytes data) = 0;
+  // The same as receive() for all of `incoming`, then send() for all of `outgoing`, with one Work
+  // for the round; a transport may move the messages of a round together.
+  virtual Work exchange(std::span<const IncomingMessage> incoming,
+                        std::span<const OutgoingMessage> outgoing, std::string_view op);
 
   // The ranks listed, in that order, as a communicator of their own; called by all ranks of this
   // one with the same arguments in the same order. Null where this rank is not listed.

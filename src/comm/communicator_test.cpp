@@ -73,6 +73,49 @@ TEST_P(CommunicatorTest, RaggedAllToAll) {
   });
 }
 
+// Rounds of many messages, whose two sides list them in different orders and split them
+// differently into rounds; some tags occur twice.
+TEST_P(CommunicatorTest, RoundsOfManyMessages) {
+  expect_success([](Communicator& comm) {
+    const int right = (comm.rank() + 1) % comm.size();
+    const int left = (comm.rank() + comm.size() - 1) % comm.size();
+    if (comm.size() == 1) return;
+    for (uint64_t round = 0; round < 4; ++round) {
+      RandomStream draws(8, "rounds of many", round);
+      std::vector<int64_t> tags;
+      std::vector<int64_t> sizes_bytes;
+      for (int i = 0; i < 150; ++i) {
+        tags.push_back(draws.between(0, 100));
+        sizes_bytes.push_back(draws.below(5) == 0 ? 0 : draws.between(1, 3000));
+      }
+      const size_t messages = tags.size();
+      std::vector<Bytes> outgoing, incoming, expected;
+      for (size_t i = 0; i < messages; ++i) {
+        outgoing.push_back(make_bytes(message_seed(comm.rank(), right, i), sizes_bytes[i]));
+        expected.push_back(make_bytes(message_seed(left, comm.rank(), i), sizes_bytes[i]));
+        incoming.emplace_back(expected[i].size());
+      }
+      std::vector<OutgoingMessage> sends;
+      for (size_t i = 0; i < messages; ++i) sends.push_back({right, tags[i], view(outgoing[i])});
+      // By tag; of one tag in the order of the sender.
+      std::vector<size_t> order(messages);
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(),
+                       [&](size_t a, size_t b) { return tags[a] < tags[b]; });
+      std::vector<IncomingMessage> receives;
+      for (const size_t i : order) receives.push_back({left, tags[i], incoming[i]});
+      Work first = comm.exchange(std::span(receives).first(70), std::span(sends).first(20), "a");
+      Work second = comm.exchange(std::span(receives).subspan(70), {}, "b");
+      Work third = comm.exchange({}, std::span(sends).subspan(20), "c");
+      third.wait();
+      first.wait();
+      second.wait();
+      EXPECT_EQ(incoming, expected) << "round " << round;
+      EXPECT_NO_THROW(comm.exchange({}, {}, "nothing").wait());
+    }
+  });
+}
+
 TEST_P(CommunicatorTest, TwoExchangesInFlightWaitedForInReverse) {
   expect_success([](Communicator& comm) {
     const auto ranks = static_cast<size_t>(comm.size());

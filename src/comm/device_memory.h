@@ -18,6 +18,12 @@
 
 namespace longspan {
 
+struct DeviceCopy {
+  void* target = nullptr;
+  const void* source = nullptr;
+  size_t bytes = 0;
+};
+
 class DeviceMemory {
  public:
   // A point in some thread's queue; null: the beginning of time.
@@ -32,9 +38,8 @@ class DeviceMemory {
   // What the calling thread queues from now on starts after `moment`.
   virtual void wait_for(const Moment& moment) = 0;
 
-  // Starts after all of `after`; the result is the moment at which it is done.
-  virtual Moment copy(void* target, const void* source, size_t bytes,
-                      std::span<const Moment> after) = 0;
+  // Start after all of `after`, in any order; the result is the moment at which all are done.
+  virtual Moment copy(std::span<const DeviceCopy> copies, std::span<const Moment> after) = 0;
   // A copy in memory of its own, which it holds; readable from *done on.
   virtual std::shared_ptr<const std::byte> duplicate(const std::byte* source, size_t bytes,
                                                      const Moment& after, Moment* done) = 0;

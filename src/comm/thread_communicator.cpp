@@ -65,16 +65,16 @@ constexpr size_t kSliceElements = 512;  // of a sum in flight: stays in the firs
 
 class ThreadWork : public Work::State {
  public:
-  ThreadWork(std::shared_ptr<ThreadWorld> world, std::shared_ptr<ThreadTransfer> transfer)
-      : world_(std::move(world)), transfer_(std::move(transfer)) {}
+  ThreadWork(std::shared_ptr<ThreadWorld> world, ThreadWorld::Transfers round)
+      : world_(std::move(world)), round_(std::move(round)) {}
 
-  bool done() override { return world_->done(*transfer_); }
-  void wait() override { world_->wait(*transfer_); }
-  void abandon() override { world_->abandon(*transfer_); }
+  bool done() override { return world_->done(round_); }
+  void wait() override { world_->wait(round_); }
+  void abandon() override { world_->abandon(round_); }
 
  private:
   std::shared_ptr<ThreadWorld> world_;
-  std::shared_ptr<ThreadTransfer> transfer_;
+  ThreadWorld::Transfers round_;
 };
 
 class ThreadCommunicator : public Communicator {
@@ -88,15 +88,15 @@ class ThreadCommunicator : public Communicator {
   std::string transport() const override { return "thread"; }
 
   Work send(int destination, int64_t tag, std::string_view op, ConstBytes data) override {
-    check_peer(destination, op);
-    const MessageKey key{user_channel(group_->number), world_rank(rank_), tag};
-    return work(world_->post_send(world_rank(destination), key, op, data));
+    const OutgoingMessage message{destination, tag, data};
+    return exchange({}, {&message, 1}, op);
   }
   Work receive(int source, int64_t tag, std::string_view op, MutableBytes data) override {
-    check_peer(source, op);
-    const MessageKey key{user_channel(group_->number), world_rank(source), tag};
-    return work(world_->post_receive(world_rank(rank_), key, op, data));
+    const IncomingMessage message{source, tag, data};
+    return exchange({&message, 1}, {}, op);
   }
+  Work exchange(std::span<const IncomingMessage> incoming,
+                std::span<const OutgoingMessage> outgoing, std::string_view op) override;
 
   std::unique_ptr<Communicator> subgroup(const std::vector<int>& ranks,
                                          std::string_view name) override;
@@ -127,9 +127,6 @@ class ThreadCommunicator : public Communicator {
     return world_->on_device(address) ? world_->device_memory()->moment() : nullptr;
   }
   int world_rank(int position) const { return group_->ranks[static_cast<size_t>(position)]; }
-  Work work(std::shared_ptr<ThreadTransfer> transfer) {
-    return Work(std::make_unique<ThreadWork>(world_, std::move(transfer)));
-  }
 
   void meet(const Contribution& mine);
   void part();
@@ -245,6 +242,27 @@ void ThreadCommunicator::wait_for_inputs() {
   }
 }
 
+Work ThreadCommunicator::exchange(std::span<const IncomingMessage> incoming,
+                                  std::span<const OutgoingMessage> outgoing, std::string_view op) {
+  const int64_t channel = user_channel(group_->number);
+  const int self = world_rank(rank_);
+  ThreadWorld::Transfers round;
+  round.reserve(incoming.size() + outgoing.size());
+  for (const IncomingMessage& message : incoming) {
+    check_peer(message.source, op);
+    const MessageKey key{channel, world_rank(message.source), message.tag};
+    round.push_back(ThreadWorld::make_receive(self, key, op, message.data));
+  }
+  for (const OutgoingMessage& message : outgoing) {
+    check_peer(message.destination, op);
+    const MessageKey key{channel, self, message.tag};
+    round.push_back(ThreadWorld::make_send(world_rank(message.destination), key, op, message.data));
+  }
+  if (round.empty()) return {};
+  world_->post(self, round);
+  return Work(std::make_unique<ThreadWork>(world_, std::move(round)));
+}
+
 void ThreadCommunicator::barrier(std::string_view op) {
   meet({.kind = CollectiveKind::kBarrier, .op = op});
 }
@@ -262,8 +280,8 @@ void ThreadCommunicator::broadcast(int root, MutableBytes data, std::string_view
     if (rank_ != root) {
       const Contribution& from = group_->table[static_cast<size_t>(root)];
       const Contribution& mine = group_->table[static_cast<size_t>(rank_)];
-      read = world_->device_memory()->copy(data.data(), from.input, data.size(),
-                                           Moments{from.ready, mine.ready});
+      const DeviceCopy copy{data.data(), from.input, data.size()};
+      read = world_->device_memory()->copy({&copy, 1}, Moments{from.ready, mine.ready});
     }
     return part_after(read);
   }
@@ -294,16 +312,17 @@ void ThreadCommunicator::all_gather(ConstBytes own, MutableBytes gathered, std::
 
 void ThreadCommunicator::all_gather_on_device(ConstBytes own, MutableBytes gathered) {
   const size_t ranks = group_->ranks.size();
-  const DeviceMemory::Moment mine = group_->table[static_cast<size_t>(rank_)].ready;
-  DeviceMemory::Moment last;  // copies of one rank run in order
+  std::vector<DeviceCopy> copies;
+  Moments after{group_->table[static_cast<size_t>(rank_)].ready};
   for (size_t step = 0; step < ranks; ++step) {
     const size_t position = (static_cast<size_t>(rank_) + step) % ranks;
     std::byte* target = gathered.data() + position * own.size();
     const Contribution& from = group_->table[position];
     if (from.input == target) continue;
-    last = world_->device_memory()->copy(target, from.input, own.size(), Moments{from.ready, mine});
+    copies.push_back({target, from.input, own.size()});
+    after.push_back(from.ready);
   }
-  part_after(last);
+  part_after(copies.empty() ? nullptr : world_->device_memory()->copy(copies, after));
 }
 
 // Between meet() and part() on the host: no allocation, nothing that throws.

@@ -7,13 +7,13 @@
 // sleeps on its own condition variable, so a message wakes the one rank it concerns.
 //
 // A message has one copy in the common order: whoever posts second copies from the sender's buffer
-// to the receiver's. Only a send that is waited for before its receive was posted leaves a copy
-// behind.
+// to the receiver's, all messages of a round together, and wakes each rank once. Only a send that
+// is waited for before its receive was posted leaves a copy behind.
 //
 // Device memory goes the same way, but what is passed on is a place in a queue: a transfer is done
 // when its copy is queued, and wait() makes the waiting rank's queue wait for the copy.
 //
-//   auto transfer = world.post_send(destination, key, op, data);   world.wait(*transfer);
+//   auto transfers = world.post(rank, std::move(round));   world.wait(transfers);
 //
 // Threads: every function may be called by any rank's thread, with that rank's own number.
 #pragma once
@@ -22,11 +22,11 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,6 +67,7 @@ class ThreadWorld {
  public:
   using Lock = std::unique_lock<std::mutex>;
   using TransferPointer = std::shared_ptr<ThreadTransfer>;
+  using Transfers = std::vector<TransferPointer>;
 
   ThreadWorld(int size, double stall_timeout_s, std::shared_ptr<DeviceMemory> device_memory);
 
@@ -77,14 +78,17 @@ class ThreadWorld {
     return device_memory_ && device_memory_->owns(address);
   }
 
-  TransferPointer post_send(int destination, const MessageKey& key, std::string_view op,
-                            ConstBytes data);
-  TransferPointer post_receive(int rank, const MessageKey& key, std::string_view op,
-                               MutableBytes data);
-  bool done(const ThreadTransfer& transfer);
-  // Returns or throws with the buffer at rest and no trace of the transfer in the mailboxes.
-  void wait(ThreadTransfer& transfer);
-  void abandon(ThreadTransfer& transfer);
+  static TransferPointer make_send(int destination, const MessageKey& key, std::string_view op,
+                                   ConstBytes data);
+  static TransferPointer make_receive(int rank, const MessageKey& key, std::string_view op,
+                                      MutableBytes data);
+  // A round of one rank. Messages that find their counterpart are copied.
+  void post(int rank, const Transfers& round);
+  bool done(const Transfers& round);
+  // In the order of the list. Returns or throws with all buffers at rest and no trace of the round
+  // in the mailboxes.
+  void wait(const Transfers& round);
+  void abandon(const Transfers& round);
 
   void set_activity(int rank, std::string_view op);
   void set_finished(int rank);
@@ -109,8 +113,12 @@ class ThreadWorld {
  private:
   using Clock = std::chrono::steady_clock;
   struct Queues {
-    std::deque<TransferPointer> sends;
-    std::deque<TransferPointer> receives;
+    Transfers sends;
+    Transfers receives;
+  };
+  struct Pair {
+    TransferPointer send;
+    TransferPointer receive;
   };
   struct Rank {
     std::condition_variable wakeup;
@@ -123,11 +131,16 @@ class ThreadWorld {
   Rank& at(int rank) { return *ranks_[static_cast<size_t>(rank)]; }
   void set_status(int rank, RankStatus::Kind kind, std::string_view text);
   std::vector<RankStatus> statuses(const Lock& lock) const;
-  void copy_and_finish(Lock& lock, ThreadTransfer& send, ThreadTransfer& receive);
+  void set_ready(const Transfers& round);
+  void queue_or_match(const Lock& lock, const TransferPointer& transfer, std::vector<Pair>& pairs);
+  void match(const Lock& lock, const Pair& pair, std::vector<Pair>& pairs);
+  void copy_and_finish(Lock& lock, std::vector<Pair>& pairs);
+  void copy(std::span<const Pair> pairs);
+  void copy_on_device(std::span<const Pair> pairs);
+  void wait(Lock& lock, ThreadTransfer& transfer);
   void withdraw(const Lock& lock, ThreadTransfer& transfer);
   bool leave_copy_behind(Lock& lock, ThreadTransfer& send);
-  void copy(ThreadTransfer& send, ThreadTransfer& receive);
-  void set_ready(ThreadTransfer& transfer, const void* address);
+  void spin(Lock& lock, const std::function<bool()>& ready) const;
 
   const std::chrono::duration<double> stall_timeout_;
   const std::shared_ptr<DeviceMemory> device_memory_;

@@ -1,6 +1,8 @@
 // Ranks as threads, on one GPU or on all that are visible, exchange device memory: messages and
 // collectives with queues of their own, in every order of send and receive, with work before and
 // after each.
+#include <numeric>
+
 #include "base/random.h"
 #include "comm/run_ranks.h"
 #include "comm/thread_communicator.h"
@@ -57,6 +59,51 @@ TEST_F(GpuCommunicator, MessagesArriveInOrderOfTheQueues) {
       }
     });
   }
+}
+
+// Many messages of one round, in places of one tensor that are mixed up on the way and partly next
+// to each other.
+TEST_F(GpuCommunicator, RoundsOfManyMessages) {
+  on_ranks(4, [](Communicator& comm) {
+    const int right = (comm.rank() + 1) % comm.size();
+    const int left = (comm.rank() + comm.size() - 1) % comm.size();
+    for (uint64_t round = 0; round < 8; ++round) {
+      RandomStream draws(5, "rounds on the device", round);
+      const auto messages = static_cast<int64_t>(draws.between(1, 200));
+      const int64_t count = draws.between(1, 3000);
+      std::vector<int64_t> place(static_cast<size_t>(messages));
+      std::iota(place.begin(), place.end(), 0);
+      for (size_t i = place.size(); i > 1 && round % 2 == 0; --i) {
+        std::swap(place[i - 1], place[draws.below(i)]);
+      }
+      const at::Tensor incoming = late_values(-1, messages * count).view({messages, count});
+      const at::Tensor outgoing =
+          late_values(comm.rank(), messages * count).view({messages, count});
+      const at::Tensor numbers = at::arange(messages, outgoing.options()).view({messages, 1});
+      outgoing.add_(numbers, 10);
+      std::vector<IncomingMessage> receives;
+      std::vector<OutgoingMessage> sends;
+      for (int64_t i = 0; i < messages; ++i) {
+        sends.push_back({right, i, span_of<std::byte>(outgoing[i])});
+        receives.push_back({left, i, span_of<std::byte>(incoming[place[static_cast<size_t>(i)]])});
+      }
+      if (round % 4 == 1) {
+        comm.exchange({}, sends, "sends first").wait();
+        outgoing.fill_(-2);
+        comm.exchange(receives, {}, "then receives").wait();
+      } else {
+        comm.exchange(receives, sends, "a round").wait();
+        outgoing.fill_(-3);
+      }
+      const at::Tensor arrived = incoming.cpu();
+      for (int64_t i = 0; i < messages; ++i) {
+        const at::Tensor row = arrived[place[static_cast<size_t>(i)]];
+        const auto expected = static_cast<float>(left + 10 * i);
+        EXPECT_EQ(row.min().item<float>(), expected) << "round " << round << ", message " << i;
+        EXPECT_EQ(row.max().item<float>(), expected) << "round " << round << ", message " << i;
+      }
+    }
+  });
 }
 
 TEST_F(GpuCommunicator, Collectives) {

@@ -39,7 +39,12 @@ PlanRequest request_of_run(const PlanArguments& arguments) {
   const auto packer = std::make_shared<Packer>(
       document_lengths(*setup.train), setup.planner.pack,
       [source = setup.train](int64_t document) { return source->name(document); });
+  const std::string& dtype = setup.config().model.dtype;
   return make_run_request({.model = setup.spec,
+                           .value_bytes = dtype == "float64"    ? 8
+                                          : dtype == "bfloat16" ? 2
+                                                                : 4,
+                           .on_gpu = setup.config().layout.device == "cuda",
                            .profile = setup.config().attention.profile,
                            .chunks = setup.planner.chunks,
                            .token_shares = setup.planner.token_shares,

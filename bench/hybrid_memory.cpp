@@ -29,6 +29,7 @@
 #include "model/transformer_model.h"
 #include "observe/machine.h"
 #include "one_document.h"
+#include "spec/kept_bytes.h"
 #include "spec/parameter_table.h"
 #include "spec/presets.h"
 #include "train/executor.h"
@@ -37,8 +38,6 @@
 
 namespace longspan {
 namespace {
-
-constexpr double kIdBytes = 4;
 
 struct BenchArguments {
   std::string preset = "glm53_flash_tiny";
@@ -49,37 +48,19 @@ struct BenchArguments {
   int64_t expert_pairs = kExpertPairsPerChunk;
 
   bool bfloat16() const { return dtype == "bfloat16"; }
-  double value_bytes() const { return bfloat16() ? 2 : 4; }
 };
 
 // Bytes of the whole document while its last band is at work.
 double closed_form_bytes(const BenchArguments& arguments, const ModelSpec& spec,
                          const TokenLayout& layout) {
-  constexpr double kStateBytes = 4;
-  const double value_bytes = arguments.value_bytes();
-  const double id_copies = arguments.device == "cpu" ? 1 : 2;  // on the device, and read back
-  const auto tokens = static_cast<double>(layout.num_tokens());
-  const auto last_band = static_cast<double>(layout.chunk(layout.num_chunks() - 1).size());
-  const double carried_tokens = tokens - last_band;
-  const auto sparse = static_cast<double>(spec.count_layers(MixKind::kSparseAttention));
-  const auto linear = static_cast<double>(spec.count_layers(MixKind::kLinearAttention));
-  const double latent = static_cast<double>(spec.latent_attention.kv_lora_rank) * value_bytes;
-  const double pool_key =
-      static_cast<double>(spec.index.head_dim) * value_bytes / static_cast<double>(spec.index.pool);
-  const double pools = static_cast<double>(spec.index.selected_pools()) * kIdBytes;
-  const double experts =
-      static_cast<double>(spec.count_expert_layers() * spec.experts.top_k) * kIdBytes * id_copies;
-  const LinearAttentionSpec& kda = spec.linear_attention;
-  const auto border =
-      static_cast<double>(kda.width() * kda.head_dim + 3 * kda.width() * (kda.conv_taps - 1));
-  const double borders =
-      static_cast<double>(layout.num_chunks() - 1) * linear * border * kStateBytes;
-  // The last band runs in the inner mode, layer_inputs: its inputs of all layers and the output.
-  const double inputs =
-      static_cast<double>((spec.num_layers + 1) * spec.hyper.streams * spec.hidden_size) *
-      value_bytes;
-  return carried_tokens * sparse * (latent + pool_key) + tokens * (sparse * pools + experts) +
-         borders + last_band * inputs;
+  const bool on_gpu = arguments.device != "cpu";
+  const KeptBytes kept = kept_bytes(spec, arguments.bfloat16() ? 2 : 4, on_gpu);
+  const int64_t tokens = layout.num_tokens();
+  const int64_t last_band = layout.chunk(layout.num_chunks() - 1).size();
+  // The last band runs in the inner mode, layer_inputs.
+  return static_cast<double>((tokens - last_band) * kept.of_mode("context_only") +
+                             last_band * kept.of_mode("layer_inputs") +
+                             (layout.num_chunks() - 1) * kept.chunk_border);
 }
 
 // Prints the row of a length; false if more is kept than the closed form says.

@@ -203,8 +203,9 @@ std::string explain_direction(const PlanExample& example, Direction direction,
 }  // namespace
 
 std::string explain_plan(const PlanExample& example, const AttentionPlannerOptions& options) {
-  return explain_direction(example, Direction::kForward, options) + "\n" +
-         explain_direction(example, Direction::kBackward, options);
+  const std::string forward = explain_direction(example, Direction::kForward, options);
+  if (example.backward.plan.servers.empty()) return forward;
+  return forward + "\n" + explain_direction(example, Direction::kBackward, options);
 }
 
 }  // namespace longspan

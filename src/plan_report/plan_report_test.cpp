@@ -266,5 +266,78 @@ TEST_F(PlanReport, RunIsPlannedWithItsChunksAndServers) {
   EXPECT_NE(error_of([&] { make_run_request(run, {}, {.servers = 4}); }), "");
 }
 
+// GLM has no core attention: its plan spreads the scoring of an index, forward only.
+TEST_F(PlanReport, ScoringOfAnIndexIsPlannedAndItsPartsCost) {
+  PlanOptions options = {
+      .stream = "pretrain:256K", .servers = 8, .tokens_per_rank = "64K", .model = "glm53-flash"};
+  options.batches = 2;
+  const PlanStudy study = study_plans(make_request(options));
+  EXPECT_LE(study.ours.forward.max_over_mean, 1.02);
+  EXPECT_GT(study.ours.forward.send_bytes_max, 0);
+  EXPECT_TRUE(study.example.backward.plan.servers.empty());
+  const std::string report = study_text(study);
+  for (const char* part :
+       {"index of 32 heads of 128, the best 512 pools of 4 tokens", "linear attention",
+        "residual streams", "experts", "context_only", "states at each border of chunks"}) {
+    EXPECT_NE(report.find(part), std::string::npos) << report << "\nlacks " << part;
+  }
+  EXPECT_EQ(report.find("backward\n  server"), std::string::npos) << report;
+  EXPECT_EQ(explain_plan(study.example, study.request.planner).find("Backward"), std::string::npos);
+
+  const Json json = study_json(study);
+  EXPECT_FALSE(json.contains("backward"));
+  // By hand: 11 layers score what the documents of the batch ask for, at 438 T, on eight ranks.
+  double pools = 0;
+  for (int32_t document = 0; document < study.example.layout.num_documents(); ++document) {
+    pools +=
+        document_work(study.request.target.model, study.example.layout.document_tokens(document))
+            .scored_pools;
+  }
+  const double expected_s =
+      study.ours.forward.max_over_mean * 11 * pools * 2 * 32 * 128 / 438e12 / 8;
+  bool found = false;
+  for (const Json& part : json["model"]["parts"]) {
+    if (part["part"] != "index scoring") continue;
+    found = true;
+    EXPECT_NEAR(part["forward_s"].get<double>() / expected_s, 1, 1e-6);
+    EXPECT_EQ(part["backward_s"].get<double>(), 0);
+  }
+  EXPECT_TRUE(found);
+
+  options.baselines = {"zigzag"};
+  EXPECT_NE(error_of([&] { make_request(options); }).find("core attention"), std::string::npos);
+  options.baselines.clear();
+  options.gpus_per_server = 8;
+  EXPECT_NE(error_of([&] { make_request(options); }).find("--gpus-per-server"), std::string::npos);
+}
+
+TEST_F(PlanReport, EveryPresetIsPlanned) {
+  for (const std::string& name : preset_names()) {
+    PlanOptions options = small_stream();
+    options.model = name;
+    const PlanStudy study = study_plans(make_request(options));
+    EXPECT_GT(study.ours.forward.makespan_s, 0) << name;
+    EXPECT_NE(study_text(study).find("What a token keeps"), std::string::npos) << name;
+    EXPECT_EQ(study.request.backward, study_json(study).contains("backward")) << name;
+  }
+}
+
+// A run's planner weighs core attention; its scoring is planned as the run does.
+TEST_F(PlanReport, RunOfAHybridPlansItsScoring) {
+  const RunPlanning run{.model = preset_spec("glm53_flash_tiny"),
+                        .value_bytes = 4,
+                        .on_gpu = false,
+                        .profile = "built-in",
+                        .chunks = 2,
+                        .token_shares = {1, 1},
+                        .costs = alike_costs(2)};
+  const auto packer = std::make_shared<Packer>(std::vector<int64_t>{4000, 300, 2000, 1500},
+                                               PackOptions{.seed = 1, .micro_batch_tokens = 8192});
+  const PlanStudy study = study_plans(make_run_request(run, packed_batches(packer, 1), {}));
+  EXPECT_EQ(study.example.costs.forward.bytes.query_out, 4 * 33 * 4);
+  const std::string report = study_text(study);
+  EXPECT_NE(report.find("no measured rates"), std::string::npos) << report;
+}
+
 }  // namespace
 }  // namespace longspan

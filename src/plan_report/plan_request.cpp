@@ -32,20 +32,13 @@ void check_name(const std::string& option, const std::string& name,
                        nearest_name(spelled, names), "\"? There are: ", known));
 }
 
-// Plans are of softmax attention over all keys, with keys and values of one width.
-ModelSpec checked_model(const std::string& name, const ModelSpec& spec) {
-  if (!spec.is_hybrid()) return spec;
-  throw UserError(text("--model ", name, ": plans for the family ", model_family_name(spec.family),
-                       " are not implemented; choose llama or qwen3"));
-}
-
 ModelSpec find_model(const std::string& name) {
-  if (std::filesystem::is_directory(name)) return checked_model(name, load_hf_config(name));
+  if (std::filesystem::is_directory(name)) return load_hf_config(name);
   if (name.find('/') != std::string::npos) {
     throw UserError(text("--model ", name, ": no such folder"));
   }
   check_name("--model", name, preset_names());
-  return checked_model(name, preset_spec(name));
+  return preset_spec(name);
 }
 
 ClusterSpec find_cluster(const std::string& name) {
@@ -55,6 +48,17 @@ ClusterSpec find_cluster(const std::string& name) {
 
 void check_positive(const std::string& option, int64_t value) {
   if (value < 1) throw UserError(text(option, " ", value, ": must be at least 1"));
+}
+
+// Says what a plan is of: core attention, or the scoring of an index.
+void check_planned(PlanRequest& request) {
+  const ModelSpec& model = request.target.model;
+  request.backward = !plans_index_scoring(model);
+  if (!request.backward && !request.baselines.empty()) {
+    throw UserError(text("--baseline: baselines place core attention, and ",
+                         model_family_name(model.family),
+                         " has none; its plans are of scoring its index"));
+  }
 }
 
 std::vector<std::string> chosen_baselines(const PlanOptions& options) {
@@ -100,7 +104,9 @@ PlanRequest make_request(const PlanOptions& options) {
   request.target.profile = device_profile(request.target.cluster.device);
   attention_sizes(request.target);
   server_links(request.target.cluster, options.gpus_per_server);
+  request.target.on_gpu = request.target.profile.name == "h200";
   request.baselines = chosen_baselines(options);
+  check_planned(request);
   request.token_shares.assign(static_cast<size_t>(grid.servers), 1.0);
   request.speeds = request.token_shares;
   request.batches =
@@ -135,6 +141,8 @@ PlanRequest make_run_request(const RunPlanning& run, BatchSource batches,
   PlanRequest request;
   request.title = "first micro-batches of the run";
   request.target.model = run.model;
+  request.target.value_bytes = run.value_bytes;
+  request.target.on_gpu = run.on_gpu;
   request.target.cluster.name = "of the run";
   request.target.profile = {.name = run.profile, .source = "attention.profile"};
   request.chunks = run.chunks;
@@ -143,6 +151,12 @@ PlanRequest make_run_request(const RunPlanning& run, BatchSource batches,
   request.costs = run.costs;
   request.planner = run.planner;
   request.baselines = chosen_baselines(options);
+  check_planned(request);
+  if (plans_index_scoring(run.model)) {
+    // Every rank scores, dedicated attention servers among them.
+    request.costs = index_costs(request.target, static_cast<int>(run.token_shares.size()));
+    request.speeds = request.costs->speed;
+  }
   request.batches = std::move(batches);
   return request;
 }

@@ -40,6 +40,8 @@ int64_t num_batches(const PlanOptions& options, int64_t otherwise);
 // How a run plans its micro-batches (train/run_setup.h).
 struct RunPlanning {
   ModelSpec model;
+  int64_t value_bytes = 2;
+  bool on_gpu = true;
   std::string profile;
   int chunks = 1;
   std::vector<double> token_shares;

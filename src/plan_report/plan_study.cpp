@@ -26,7 +26,9 @@ struct FigureLists {
   std::vector<PlanFigures>& of(Direction direction) {
     return direction == Direction::kForward ? forward : backward;
   }
-  BothDirections mean() const { return {mean_figures(forward), mean_figures(backward)}; }
+  BothDirections mean() const {
+    return {mean_figures(forward), backward.empty() ? PlanFigures() : mean_figures(backward)};
+  }
 };
 
 double tokens_per_server(const PlanRequest& request, const TokenLayout& layout) {
@@ -52,7 +54,8 @@ class Study {
             : planning_costs(request_.target, request_.speeds, tokens_per_server(request_, layout));
     for (int chunk = 0; chunk < layout.num_chunks(); ++chunk) {
       PlannedAttention forward = plan(layout, chunk, Direction::kForward, costs);
-      PlannedAttention backward = plan(layout, chunk, Direction::kBackward, costs);
+      PlannedAttention backward;
+      if (request_.backward) backward = plan(layout, chunk, Direction::kBackward, costs);
       if (example_) continue;
       example_ = PlanExample{layout, chunk, costs, std::move(forward), std::move(backward)};
     }

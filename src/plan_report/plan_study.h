@@ -24,6 +24,7 @@ struct PlanRequest {
   std::string title;  // where the documents come from
   BatchSource batches;
   PlanTarget target;
+  bool backward = true;  // scoring an index has none
   int chunks = 1;
   std::vector<double> token_shares;  // of each server; 0 for a dedicated one
   std::vector<double> speeds;        // 0 for ranks that are no servers
@@ -52,7 +53,7 @@ struct PlanExample {
   int chunk = 0;
   PlanningCosts costs;
   PlannedAttention forward;
-  PlannedAttention backward;
+  PlannedAttention backward;  // no servers: there is none
 };
 
 struct PlanStudy {

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "observe/number_format.h"
+#include "plan_report/model_text.h"
 #include "plan_report/text_table.h"
 
 namespace longspan {
@@ -28,6 +29,16 @@ std::string over_bound(const PlanFigures& figures) {
   return percent(figures.makespan_s / figures.lower_bound_s - 1);
 }
 
+std::string planned_of(const ModelSpec& model) {
+  if (plans_index_scoring(model)) {
+    return text("index of ", model.index.num_heads, " heads of ", model.index.head_dim,
+                ", the best ", model.index.selected_pools(), " pools of ", model.index.pool,
+                " tokens");
+  }
+  return text(model.num_query_heads, " query and ", model.num_kv_heads, " key heads of ",
+              model.head_dim);
+}
+
 std::string head(const PlanStudy& study) {
   const PlanRequest& request = study.request;
   const PlanTarget& target = request.target;
@@ -39,8 +50,7 @@ std::string head(const PlanStudy& study) {
            " documents) on ", request.speeds.size(), " servers");
   if (target.gpus_per_server > 1) result += text(" of ", target.gpus_per_server, " GPUs");
   if (request.chunks > 1) result += text(", ", request.chunks, " chunks");
-  result += text("\nmodel ", target.model.num_query_heads, " query and ", target.model.num_kv_heads,
-                 " key heads of ", target.model.head_dim, "; cluster ", target.cluster.name,
+  result += text("\nmodel ", planned_of(target.model), "; cluster ", target.cluster.name,
                  "\nkernel times of ", target.profile.name, ": ", target.profile.source, "\n");
   const ExchangeWindow& window = study.example.costs.forward.window;
   result += window.enter_s > 0
@@ -53,9 +63,13 @@ std::string head(const PlanStudy& study) {
 std::string figures_table(const PlanStudy& study) {
   const PlanFigures& forward = study.ours.forward;
   const PlanFigures& backward = study.ours.backward;
-  TextTable table({"", "forward", "backward"});
+  const bool both = study.request.backward;
+  TextTable table(both ? std::vector<std::string>{"", "forward", "backward"}
+                       : std::vector<std::string>{"", "forward"});
   const auto row = [&](const char* name, const auto& format) {
-    table.add({name, format(forward), format(backward)});
+    std::vector<std::string> cells = {name, format(forward)};
+    if (both) cells.push_back(format(backward));
+    table.add(std::move(cells));
   };
   using Figures = PlanFigures;
   row("max / mean load", [](const Figures& f) { return fixed_digits(f.max_over_mean, 4); });
@@ -172,9 +186,9 @@ Json server_json(const PlannedAttention& planned) {
   return list;
 }
 
-Json both_json(const BothDirections& figures) {
+Json both_json(const BothDirections& figures, bool backward) {
   Json json = to_json(figures.forward);
-  json["backward"] = to_json(figures.backward);
+  if (backward) json["backward"] = to_json(figures.backward);
   return json;
 }
 
@@ -196,25 +210,28 @@ std::string binding_name(BindingConstraint binding) {
 
 std::string study_text(const PlanStudy& study) {
   std::string result = head(study);
-  result += "\nOne layer, means over batches; bytes of one GPU\n" + figures_table(study);
+  result += text("\n", study.request.backward ? "One layer" : "Scoring of one layer's index",
+                 ", means over batches; bytes of one GPU\n", figures_table(study));
   if (!study.baselines.empty()) {
     result += "\nBeside the baselines\n" + comparison(study, &BothDirections::forward, "forward") +
               "\n" + comparison(study, &BothDirections::backward, "backward");
   }
   result += "\nServers of the first batch, forward\n" +
             servers_table(study.example, study.example.forward);
-  result += "\nServers of the first batch, backward\n" +
-            servers_table(study.example, study.example.backward);
-  return result;
+  if (study.request.backward) {
+    result += "\nServers of the first batch, backward\n" +
+              servers_table(study.example, study.example.backward);
+  }
+  return result + model_text(study);
 }
 
 Json study_json(const PlanStudy& study) {
-  Json json = both_json(study.ours);
+  Json json = both_json(study.ours, study.request.backward);
   json["baselines"] = Json::object();
   json["not_applicable"] = Json::array();
   for (const BaselineStudy& baseline : study.baselines) {
     if (baseline.applies) {
-      json["baselines"][baseline.name] = both_json(baseline.mean);
+      json["baselines"][baseline.name] = both_json(baseline.mean, true);
       json["baselines"][baseline.name]["worst_ratio"] = baseline.worst_ratio;
     } else {
       json["not_applicable"].push_back(baseline.name);
@@ -232,8 +249,11 @@ Json study_json(const PlanStudy& study) {
                    {"exit_window_s", study.example.costs.forward.window.exit_s}};
   json["binding"] = binding_name(study.example.forward.prediction.binding);
   json["servers"] = server_json(study.example.forward);
-  json["backward"]["binding"] = binding_name(study.example.backward.prediction.binding);
-  json["backward"]["servers"] = server_json(study.example.backward);
+  if (study.request.backward) {
+    json["backward"]["binding"] = binding_name(study.example.backward.prediction.binding);
+    json["backward"]["servers"] = server_json(study.example.backward);
+  }
+  json["model"] = model_json(study);
   return json;
 }
 

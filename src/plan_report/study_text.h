@@ -5,7 +5,8 @@
 //
 // The JSON has the forward figures of plan_figures.h at its top level, those of backward under
 // `backward`, and under `baselines` the same for each baseline by name; `not_applicable` lists
-// baselines that do not fit the batches. `servers` describes the first batch. Pure; any thread.
+// baselines that do not fit the batches. Plans of index scoring have no `backward`; `model` is what
+// model_text.h says. `servers` describes the first batch. Pure; any thread.
 #pragma once
 
 #include <string>

@@ -7,8 +7,6 @@
 namespace longspan {
 namespace {
 
-constexpr int64_t kLinearChunk = 64;
-
 int64_t linear_attention_weights(const ModelSpec& spec) {
   const LinearAttentionSpec& kda = spec.linear_attention;
   const int64_t projections = 4 * spec.hidden_size * kda.width();  // q, k, v, o

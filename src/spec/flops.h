@@ -25,6 +25,9 @@
 
 namespace longspan {
 
+// Tokens of a chunk of linear attention.
+inline constexpr int64_t kLinearChunk = 64;
+
 // Of a set of documents; sums over them.
 struct ModelWork {
   int64_t tokens = 0;

@@ -44,7 +44,8 @@ std::shared_ptr<const SequenceMix> make_sparse_mix(const TransformerModel& model
                     .scale = inverse_root(attention.qk_dim())},
       .index = shape,
       .plans = planned_index_scoring(
-          shape, {.element_bytes = static_cast<int64_t>(model.tensors().dtype().itemsize())})});
+          shape, index_cost_options(static_cast<int64_t>(model.tensors().dtype().itemsize()),
+                                    !model.device().is_cpu()))});
 }
 
 }  // namespace

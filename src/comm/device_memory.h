@@ -43,6 +43,8 @@ class DeviceMemory {
   // A copy in memory of its own, which it holds; readable from *done on.
   virtual std::shared_ptr<const std::byte> duplicate(const std::byte* source, size_t bytes,
                                                      const Moment& after, Moment* done) = 0;
+  // For what the calling thread queues; what it holds is free again for what it queues later.
+  virtual std::shared_ptr<std::byte> room(size_t bytes) = 0;
   // sum = parts[0] + parts[1] + ..., queued by the calling thread.
   virtual void sum(std::span<const float* const> parts, int64_t elements, float* sum) = 0;
   virtual void sum(std::span<const double* const> parts, int64_t elements, double* sum) = 0;

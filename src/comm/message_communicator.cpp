@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/check.h"
+
 namespace longspan {
 
 // After the round with distance d every rank has heard, directly or not, of the 2d - 1 ranks before
@@ -41,6 +43,17 @@ void MessageCommunicator::broadcast(int root, MutableBytes data, std::string_vie
   for (Work& work : works) work.wait();
 }
 
+void MessageCommunicator::copy_own(MutableBytes target, ConstBytes own) {
+  if (!on_device(own.data())) {
+    std::memcpy(target.data(), own.data(), own.size());
+    return;
+  }
+  DeviceMemory& memory = *device_memory();
+  const DeviceCopy copy{target.data(), own.data(), own.size()};
+  const DeviceMemory::Moment now = memory.moment();
+  memory.wait_for(memory.copy({&copy, 1}, {&now, 1}));
+}
+
 void MessageCommunicator::all_gather(ConstBytes own, MutableBytes gathered, std::string_view op) {
   check_blocks(gathered.size(), own.size(), op);
   std::vector<MutableBytes> blocks;
@@ -48,9 +61,7 @@ void MessageCommunicator::all_gather(ConstBytes own, MutableBytes gathered, std:
     blocks.push_back(gathered.subspan(place * own.size(), own.size()));
   }
   const MutableBytes target = blocks[static_cast<size_t>(rank())];
-  if (!own.empty() && own.data() != target.data()) {
-    std::memcpy(target.data(), own.data(), own.size());
-  }
+  if (!own.empty() && own.data() != target.data()) copy_own(target, own);
   gather_blocks(blocks, op);
 }
 
@@ -120,13 +131,42 @@ void MessageCommunicator::reduce_block(std::span<const T> input, std::span<T> ow
   for (size_t place = 0; place < static_cast<size_t>(size()); ++place) {
     blocks.push_back(input.subspan(place * own.size(), own.size()));
   }
+  if (!own.empty() && on_device(own.data())) return sum_blocks_on_device(blocks, own, op);
   combine_blocks(blocks, own, op, [](T a, T b) { return a + b; });
+}
+
+// All blocks are here before the first is added: the device adds them in one pass.
+template <typename T>
+void MessageCommunicator::sum_blocks_on_device(const std::vector<std::span<const T>>& blocks,
+                                               std::span<T> own, std::string_view op) {
+  const int64_t sequence = sequence_++;
+  DeviceMemory& memory = *device_memory();
+  const size_t block_bytes = own.size_bytes();
+  const std::shared_ptr<std::byte> room = memory.room(block_bytes * (blocks.size() - 1));
+  std::vector<const T*> parts(blocks.size());
+  std::vector<Work> works;
+  for (int step = 1; step < size(); ++step) {
+    const int source = (rank() + size() - step) % size();
+    const MutableBytes block{room.get() + block_bytes * static_cast<size_t>(step - 1), block_bytes};
+    parts[static_cast<size_t>(source)] = reinterpret_cast<const T*>(block.data());
+    works.push_back(receive_collective(source, sequence, op, block));
+  }
+  for (int step = 1; step < size(); ++step) {
+    const int destination = (rank() + step) % size();
+    works.push_back(send_collective(destination, sequence, op,
+                                    std::as_bytes(blocks[static_cast<size_t>(destination)])));
+  }
+  for (Work& work : works) work.wait();
+  parts[static_cast<size_t>(rank())] = blocks[static_cast<size_t>(rank())].data();
+  memory.sum(parts, static_cast<int64_t>(own.size()), own.data());
 }
 
 // Each rank combines its share of the elements, then all shares are gathered.
 template <typename Combine>
 void MessageCommunicator::all_reduce(std::span<double> values, std::string_view op,
                                      const Combine& combine) {
+  LONGSPAN_CHECK(values.empty() || !on_device(values.data()), op,
+                 ": sums and maxima over ranks take host memory");
   const auto ranks = static_cast<size_t>(size());
   std::vector<std::span<const double>> inputs;
   std::vector<MutableBytes> outputs;

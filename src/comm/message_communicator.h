@@ -8,10 +8,12 @@
 //   ...
 //
 // Sums are formed where their result belongs: each rank receives its block from every other rank,
-// two at a time, and adds them in rank order. Room needed: three blocks. Threads: as Communicator.
+// two at a time, and adds them in rank order. Room needed: three blocks; on a device, where
+// messages run beside each other, a block for each rank. Threads: as Communicator.
 #pragma once
 
 #include "comm/communicator.h"
+#include "comm/device_memory.h"
 
 namespace longspan {
 
@@ -28,6 +30,8 @@ class MessageCommunicator : public Communicator {
   void all_reduce_max(std::span<double> values, std::string_view op) override;
 
  protected:
+  // Of the device whose memory the messages may lie in; null: there is host memory only.
+  virtual DeviceMemory* device_memory() const { return nullptr; }
   // Messages that no user message can match. `sequence` numbers the collectives of the
   // communicator.
   virtual Work send_collective(int destination, int64_t sequence, std::string_view op,
@@ -39,10 +43,17 @@ class MessageCommunicator : public Communicator {
   template <typename T, typename Combine>
   void combine_blocks(const std::vector<std::span<const T>>& blocks, std::span<T> own,
                       std::string_view op, const Combine& combine);
+  bool on_device(const void* address) const {
+    return device_memory() && device_memory()->owns(address);
+  }
+  template <typename T>
+  void sum_blocks_on_device(const std::vector<std::span<const T>>& blocks, std::span<T> own,
+                            std::string_view op);
   template <typename T>
   void reduce_block(std::span<const T> input, std::span<T> own, std::string_view op);
   template <typename Combine>
   void all_reduce(std::span<double> values, std::string_view op, const Combine& combine);
+  void copy_own(MutableBytes target, ConstBytes own);
   void gather_blocks(const std::vector<MutableBytes>& blocks, std::string_view op);
 
   int64_t sequence_ = 0;

@@ -29,7 +29,7 @@
 
 namespace longspan {
 
-class MpiEngine;
+class MessageEngine;
 
 class MpiSession {
  public:
@@ -60,7 +60,7 @@ class MpiWorld {
   std::unique_ptr<Communicator> communicator();
 
  private:
-  std::unique_ptr<MpiEngine> engine_;
+  std::unique_ptr<MessageEngine> engine_;
 };
 
 }  // namespace longspan

@@ -1,7 +1,6 @@
 #include "comm/mpi_wire.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -17,7 +16,7 @@ constexpr size_t kShortTextBytes = 200;
 
 }  // namespace
 
-size_t MpiWire::payload_limit_bytes() {
+size_t MpiWire::payload_limit_bytes() const {
   return kEnvelopeBytes - sizeof(Envelope) - kShortTextBytes;
 }
 
@@ -58,35 +57,13 @@ void MpiWire::send(int destination, Envelope head, std::string_view text, ConstB
   const size_t room = kEnvelopeBytes - sizeof(Envelope) - payload.size();
   LONGSPAN_CHECK(payload.size() <= payload_limit_bytes(), "payload of ", payload.size(), " bytes");
   text = text.substr(0, std::min(room, payload.empty() ? room : kShortTextBytes));
-  head.text_bytes = narrow<int32_t>(text.size());
-  std::vector<std::byte> bytes(sizeof(Envelope) + text.size() + payload.size());
-  std::memcpy(bytes.data(), &head, sizeof(Envelope));
-  std::copy_n(std::as_bytes(std::span(text)).begin(), text.size(),
-              bytes.begin() + sizeof(Envelope));
-  std::copy(payload.begin(), payload.end(),
-            bytes.end() - static_cast<std::ptrdiff_t>(payload.size()));
+  std::vector<std::byte> bytes = pack(head, text, payload);
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Isend(bytes.data(), narrow<int>(bytes.size()), MPI_BYTE, destination, kEnvelopeTag,
                   comm_, &request),
         "MPI_Isend");
   requests_.push_back(request);
   carried_.push_back({.bulk = nullptr, .envelope = std::move(bytes)});
-}
-
-IncomingEnvelope MpiWire::read_incoming(int source, size_t size_bytes) {
-  IncomingEnvelope envelope;
-  envelope.source = source;
-  LONGSPAN_CHECK(size_bytes >= sizeof(Envelope), "an envelope of ", size_bytes, " bytes");
-  std::memcpy(&envelope.head, incoming_.data(), sizeof(Envelope));
-  const auto text_bytes = static_cast<size_t>(envelope.head.text_bytes);
-  LONGSPAN_CHECK(size_bytes >= sizeof(Envelope) + text_bytes, "an envelope of ", size_bytes,
-                 " bytes with a text of ", text_bytes);
-  const auto text_begin = incoming_.begin() + sizeof(Envelope);
-  const auto text_end = text_begin + static_cast<std::ptrdiff_t>(text_bytes);
-  std::transform(text_begin, text_end, std::back_inserter(envelope.text),
-                 [](std::byte byte) { return static_cast<char>(byte); });
-  envelope.payload.assign(text_end, incoming_.begin() + static_cast<std::ptrdiff_t>(size_bytes));
-  return envelope;
 }
 
 template <typename Start>
@@ -159,7 +136,8 @@ std::vector<IncomingEnvelope> MpiWire::poll() {
         const MPI_Status& status = statuses[static_cast<size_t>(i)];
         int count = 0;
         check(MPI_Get_count(&status, MPI_BYTE, &count), "MPI_Get_count");
-        arrived.push_back(read_incoming(status.MPI_SOURCE, static_cast<size_t>(count)));
+        arrived.push_back(
+            unpack(status.MPI_SOURCE, ConstBytes(incoming_).first(static_cast<size_t>(count))));
         listen();
       } else if (Bulk* bulk = carried_[place].bulk.get()) {
         --bulk->parts_left;

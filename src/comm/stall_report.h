@@ -1,8 +1,8 @@
 // What every rank is doing, and the sentence that names the rank on which the others wait.
 //
 // Why: when a job stands still, the rank that notices is never the rank at fault. Transports keep
-// one RankStatus per rank (thread_world.h in shared memory, mpi_engine.h by asking the others) and
-// hand them here when somebody has waited too long.
+// one RankStatus per rank (thread_world.h in shared memory, message_engine.h by asking the others)
+// and hand them here when somebody has waited too long.
 //
 //   throw DistributedError(stall_report(statuses, my_rank));
 //   // rank 2 has been in 'attention forward, layer 3, chunk 1' for 31.2 s; rank 0 waited 30.0 s

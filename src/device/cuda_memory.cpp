@@ -1,5 +1,6 @@
 #include "device/cuda_memory.h"
 
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
@@ -140,6 +141,12 @@ class CudaMemory final : public DeviceMemory {
     return {static_cast<const std::byte*>(block), [](const std::byte* address) {
               cudaFreeAsync(const_cast<std::byte*>(address), copy_streams()[0].stream());
             }};
+  }
+
+  std::shared_ptr<std::byte> room(size_t bytes) override {
+    void* block = c10::cuda::CUDACachingAllocator::raw_alloc(bytes);
+    return {static_cast<std::byte*>(block),
+            [](std::byte* address) { c10::cuda::CUDACachingAllocator::raw_delete(address); }};
   }
 
   void sum(std::span<const float* const> parts, int64_t elements, float* sum) override {

@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
+
 namespace longspan {
 
 struct ForkedRank {
@@ -37,8 +39,10 @@ struct ForkedRank {
 };
 
 inline ForkedRank fork_ranks(int size) {
-  char name[] = "/tmp/longspan_ranks_XXXXXX";
-  ForkedRank self{.rank = 0, .size = size, .folder = mkdtemp(name), .others = {}};
+  const auto folder = std::filesystem::temp_directory_path() / text("longspan_ranks_", getpid());
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directory(folder);
+  ForkedRank self{.rank = 0, .size = size, .folder = folder.string(), .others = {}};
   for (int rank = 1; rank < size; ++rank) {
     const pid_t child = fork();
     if (child == 0) {

@@ -14,8 +14,6 @@ using namespace std::chrono_literals;
 // How long a failed operation waits for bytes in flight to come to rest before its buffer goes
 // back.
 constexpr auto kSettleTime = 2s;
-// A rank that has not answered a query by then is reported as silent; helpers answer within 20 ms.
-constexpr auto kAnswerTime = 2s;
 constexpr auto kHelperIdlePause = 20ms;
 constexpr double kCopyBytesPerSecond = 4e9;
 
@@ -25,19 +23,10 @@ bool is_collective(int64_t channel) {
 
 }  // namespace
 
-// Pauses between polls: first only gives way, then sleeps longer and longer.
-class MessageEngine::Backoff {
- public:
-  // Zero: give way.
-  std::chrono::microseconds next() {
-    if (++polls_ < 20) return 0us;
-    return std::exchange(sleep_, std::min<std::chrono::microseconds>(sleep_ * 3 / 2, 500us));
-  }
-
- private:
-  int polls_ = 0;
-  std::chrono::microseconds sleep_ = 20us;
-};
+std::chrono::microseconds MessageEngine::Backoff::next() {
+  if (++polls_ < 20) return 0us;
+  return std::exchange(sleep_, std::min<std::chrono::microseconds>(sleep_ * 3 / 2, 500us));
+}
 
 void MessageEngine::pause(Lock& lock, Backoff& backoff) {
   const Wire::Sleeper sleep = wire_->sleeper();
@@ -353,68 +342,6 @@ void MessageEngine::wait_for(Lock& lock, const Goal& goal) {
   --waiting_;
   set_status(RankStatus::Kind::kAfter, goal.op);
   throw_if_failed(lock, goal.op);
-}
-
-std::vector<RankStatus> MessageEngine::ask_everybody(Lock& lock, const Goal& goal) {
-  answers_.assign(static_cast<size_t>(size()), RankStatus{.kind = RankStatus::Kind::kSilent});
-  for (int other = 0; other < size(); ++other) {
-    if (other != rank()) wire_->send(other, {.kind = Envelope::Kind::kQuery}, {}, {});
-  }
-  const auto complete = [this] {
-    return std::count_if(answers_.begin(), answers_.end(), [](const RankStatus& status) {
-             return status.kind == RankStatus::Kind::kSilent;
-           }) == 1;  // this rank's own
-  };
-  Backoff backoff;
-  const auto deadline = Clock::now() + kAnswerTime;
-  while (!complete() && !failed_ && Clock::now() < deadline) {
-    pause(lock, backoff);
-    progress(lock);
-  }
-  std::vector<RankStatus> statuses = answers_;
-  statuses[static_cast<size_t>(rank())] = own_status(goal.awaits);
-  return statuses;
-}
-
-RankStatus MessageEngine::own_status(const std::function<std::vector<int>()>& awaits) const {
-  RankStatus status = status_;
-  status.seconds = std::chrono::duration<double>(Clock::now() - status_since_).count();
-  if (awaits) status.awaits = awaits();
-  return status;
-}
-
-void MessageEngine::answer_query(const Lock&, int asker) {
-  RankStatus status = own_status({});
-  if (status.kind == RankStatus::Kind::kWaiting) status.awaits = awaited_;
-  status.awaits.resize(std::min(status.awaits.size(), wire_->payload_limit_bytes() / sizeof(int)));
-  wire_->send(asker,
-              {.kind = Envelope::Kind::kStatus,
-               .seconds = status.seconds,
-               .status_kind = static_cast<int32_t>(status.kind)},
-              status.text, std::as_bytes(std::span(status.awaits)));
-}
-
-void MessageEngine::read_status(const IncomingEnvelope& envelope) {
-  if (answers_.empty()) return;
-  RankStatus& status = answers_[static_cast<size_t>(envelope.source)];
-  status.kind = static_cast<RankStatus::Kind>(envelope.head.status_kind);
-  status.text = envelope.text;
-  status.seconds = envelope.head.seconds;
-  status.awaits.resize(envelope.payload.size() / sizeof(int));
-  if (!envelope.payload.empty()) {
-    std::memcpy(status.awaits.data(), envelope.payload.data(), status.awaits.size() * sizeof(int));
-  }
-}
-
-void MessageEngine::set_status(RankStatus::Kind kind, std::string_view text) {
-  status_.kind = kind;
-  status_.text = text;
-  status_since_ = Clock::now();
-}
-
-void MessageEngine::set_activity(std::string_view op) {
-  const Lock lock(mutex_);
-  set_status(RankStatus::Kind::kActivity, op);
 }
 
 void MessageEngine::fail(std::string_view reason) {

@@ -102,7 +102,16 @@ class MessageEngine {
     std::function<Clock::time_point()> progressed;  // of its bytes; may be empty
   };
 
-  class Backoff;
+  // Pauses between polls: first only gives way, then sleeps longer and longer.
+  class Backoff {
+   public:
+    // Zero: give way.
+    std::chrono::microseconds next();
+
+   private:
+    int polls_ = 0;
+    std::chrono::microseconds sleep_{20};
+  };
 
   void progress(const Lock& lock);
   void handle(const Lock& lock, IncomingEnvelope envelope);

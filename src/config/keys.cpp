@@ -110,8 +110,8 @@ AutoChoice choose_shard_group(const RunConfig& config, const Surroundings&) {
 AutoChoice choose_device(const RunConfig& config, const Surroundings& around) {
   if (config.layout.device != "auto") return {config.layout.device, "asked for"};
   if (around.gpus == 0) return {std::string("cpu"), "no GPU that this build can use"};
-  if (around.launcher_ranks > 0) {
-    return {std::string("cpu"), "ranks of several processes run on CPU"};
+  if (around.launcher_ranks > 0 && !around.gpu_per_process) {
+    return {std::string("cpu"), "ranks that MPI started run on CPU"};
   }
   return {std::string("cuda"),
           text(around.gpus, around.gpus == 1 ? " GPU is" : " GPUs are", " visible")};
@@ -290,9 +290,10 @@ std::vector<Row> batch_and_layout_rows() {
           "in turn.")
           .one_of({"cpu", "cuda"})
           .automatic("cuda if this build can use a GPU of this machine, else cpu", choose_device),
-      LONGSPAN_KEY(layout.allow_slow,
-                   "Operations that may run on a GPU without a fast kernel: attention. Otherwise "
-                   "that is an error."),
+      LONGSPAN_KEY(
+          layout.allow_slow,
+          "Operations that may run on a GPU without a fast kernel: attention, linear attention, "
+          "index scoring, sparse attention. Otherwise that is an error."),
   };
 }
 
@@ -374,23 +375,23 @@ std::vector<Row> output_and_run_rows() {
                    "that has one.")
           .one_of({"auto", "never"}),
       LONGSPAN_KEY(output.save_every, "Steps between checkpoints; 0: only at the end.")
+          .also_known_as({"save_steps", "save_interval", "checkpoint_every", "checkpoint_interval"})
           .at_least(0)
           .unit("steps"),
       LONGSPAN_KEY(output.keep_latest, "Checkpoints kept; older ones go once a newer is complete.")
+          .also_known_as({"save_total_limit", "keep_latest_k"})
           .at_least(1),
       LONGSPAN_KEY(output.log_every, "Steps between console lines; the logs have every step.")
-          .also_known_as({"save_steps", "save_interval", "checkpoint_every", "checkpoint_interval"})
+          .also_known_as({"logging_steps", "log_interval", "log_freq"})
           .at_least(1)
           .unit("steps"),
       LONGSPAN_KEY(output.eval_every, "Steps between evaluations of data.eval; 0: only at the end.")
-          .also_known_as({"save_total_limit", "keep_latest_k"})
+          .also_known_as({"eval_steps", "eval_interval"})
           .at_least(0)
           .unit("steps"),
-          .also_known_as({"logging_steps", "log_interval", "log_freq"})
       LONGSPAN_KEY(
           output.trace_step,
           "The step whose operations are drawn on a time line in trace.json of the folder, "
-          .also_known_as({"eval_steps", "eval_interval"})
           "for Perfetto or chrome://tracing; 0: none.")
           .at_least(0),
       LONGSPAN_KEY(output.tensorboard, "Write a TensorBoard event file.")
@@ -400,12 +401,12 @@ std::vector<Row> output_and_run_rows() {
           .also_known_as({"export_hf"}),
       LONGSPAN_KEY(run.stall_timeout_s,
                    "A rank that waits longer than this ends the run and names whom it waits for.")
+          .also_known_as({"timeout", "timeout_s"})
           .above(0)
           .unit("s"),
       LONGSPAN_KEY(run.deterministic,
                    "The same bits on every repeat, also where a GPU library has a faster way; on "
                    "CPU this is always so."),
-          .also_known_as({"timeout", "timeout_s"})
   };
 }
 

@@ -176,20 +176,20 @@ def main():
                   "peer": peer, "longspan": ours}
         if arguments.uncut:
             result["uncut"] = uncut(arguments, folder, draw, steps)
+        for label, system in summaries.items():
+            print(f"{label:10s} {1e3 * system['step_s']:8.1f} ms a step, {system['tokens_per_s']:8.0f} tokens/s, MFU {100 * system['mfu']:.1f} %")
+        print(f"longspan / torch ddp {result['longspan / torch ddp']:.3f}; attended pairs of the peer's ranks, max over mean "
+              f"{result['pairs_max_over_mean']:.2f}; losses within {result['loss_difference_max']:.1e}; peak GiB "
+              f"{peer['peak_bytes'] / 2**30:.0f} and {ours['peak_bytes'] / 2**30:.0f}")
+        if arguments.uncut:
+            print(f"uncut: {result['uncut']['tokens_per_s']:.0f} tokens/s, MFU {result['uncut']['mfu_of_log']} %")
+        if arguments.out:
+            arguments.out.write_text(json.dumps(result, indent=1) + "\n")
         if arguments.profile:
             table = folder / "kernels.csv"
             run_longspan(arguments, folder, pieces, tokens, steps, "profile",
                          kernel_profile.surroundings(arguments.binary, table))
             kernel_profile.print_profile(table, arguments.warm_up)
-    for label, system in summaries.items():
-        print(f"{label:10s} {1e3 * system['step_s']:8.1f} ms a step, {system['tokens_per_s']:8.0f} tokens/s, MFU {100 * system['mfu']:.1f} %")
-    print(f"longspan / torch ddp {result['longspan / torch ddp']:.3f}; attended pairs of the peer's ranks, max over mean "
-          f"{result['pairs_max_over_mean']:.2f}; losses within {result['loss_difference_max']:.1e}; peak GiB "
-          f"{peer['peak_bytes'] / 2**30:.0f} and {ours['peak_bytes'] / 2**30:.0f}")
-    if arguments.uncut:
-        print(f"uncut: {result['uncut']['tokens_per_s']:.0f} tokens/s, MFU {result['uncut']['mfu_of_log']} %")
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
     return 1 if result["loss_difference_max"] > LOSS_TOLERANCE else 0
 
 

@@ -157,12 +157,14 @@ AttentionKernelChoice attention_kernel_for(const AttentionShape& shape, at::Scal
   }
   const std::string refusal = flash_attention_refusal(shape, type);
   if (refusal.empty()) {
-    const std::string no_squares = cudnn_attention_refusal(shape, type);
-    if (no_squares.empty()) {
-      return {"cuDNN for causal squares from 2,048 rows, FlashAttention-2 of libtorch for the rest",
-              /*fast=*/true, "bfloat16 heads of 64 or 128"};
+    const std::string no_dense = cudnn_attention_refusal(shape, type);
+    if (no_dense.empty()) {
+      return {
+          "cuDNN for squares and rectangles from 1,024 rows, FlashAttention-2 of libtorch for the "
+          "rest",
+          /*fast=*/true, "bfloat16 heads of 64 or 128"};
     }
-    return {"FlashAttention-2 of libtorch, packed sequences", /*fast=*/true, no_squares};
+    return {"FlashAttention-2 of libtorch, packed sequences", /*fast=*/true, no_dense};
   }
   if (shape.head_width > kGpuWidthMax) {
     throw UserError(text("no attention kernel for GPUs runs heads of width ", shape.head_width,
@@ -170,6 +172,15 @@ AttentionKernelChoice attention_kernel_for(const AttentionShape& shape, at::Scal
   }
   return {text("plain kernel without tensor cores, ", c10::toString(type)), /*fast=*/false,
           refusal};
+}
+
+int64_t prepare_attention(const AttentionShape& shape, at::ScalarType type, at::Device device,
+                          int64_t rows_max, bool split) {
+  check_shape(shape);
+  if constexpr (kBuiltWithCuda) {
+    if (device.is_cuda()) return prepare_gpu_attention(shape, type, device, rows_max, split);
+  }
+  return 0;
 }
 
 void attention_forward(const AttentionShape& shape, const std::vector<AttentionSlice>& slices,

@@ -31,6 +31,13 @@ struct AttentionKernelChoice {
 AttentionKernelChoice attention_kernel_for(const AttentionShape& shape, at::ScalarType type,
                                            at::Device device);
 
+// Libraries of a GPU plan each shape that they meet, in tens of milliseconds, and each thread for
+// itself. This makes the calling thread's plans before the first step, by running each shape once:
+// both directions, for documents of up to `rows_max` rows, cut (`split`) or whole. Gives the number
+// of shapes: 0 on CPU and where nothing is planned.
+int64_t prepare_attention(const AttentionShape& shape, at::ScalarType type, at::Device device,
+                          int64_t rows_max, bool split);
+
 // Sources of `queries`: {q, o, lse}; of `keys`: {k, v}.
 void attention_forward(const AttentionShape& shape, const std::vector<AttentionSlice>& slices,
                        const RowStore& queries, const RowStore& keys);

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 
 #include <map>
 
@@ -76,36 +77,58 @@ FlashInputs flash_inputs(const AttentionShape& shape, const PackedTiles& tiles,
   return in;
 }
 
-// [B, S, ...] of packed rows.
-at::Tensor by_square(const at::Tensor& rows, int64_t square_rows) {
+// [tiles, rows of a tile, ...] of packed rows.
+at::Tensor by_tile(const at::Tensor& rows, const Packing& packing) {
   std::vector<int64_t> sizes = rows.sizes().vec();
-  sizes.front() = square_rows;
-  sizes.insert(sizes.begin(), rows.size(0) / square_rows);
+  sizes.front() = packing.rows_max;
+  sizes.insert(sizes.begin(), rows.size(0) / packing.rows_max);
   return rows.view(sizes);
 }
 
-SquareInputs square_inputs(const AttentionShape& shape, const PackedTiles& tiles,
-                           const RowStore& queries, const RowStore& keys) {
-  const auto packed = [&](const RowStore& store, const Packing& packing, size_t tensor_idx) {
-    return by_square(aligned(pack(store, packing, tensor_idx)), tiles.square_rows);
+DenseInputs dense_inputs(const AttentionShape& shape, const PackedTiles& tiles,
+                         const RowStore& queries, const RowStore& keys) {
+  const auto packed = [](const RowStore& store, const Packing& packing, size_t tensor_idx) {
+    return by_tile(aligned(pack(store, packing, tensor_idx)), packing);
   };
   return {.q = packed(queries, tiles.queries, 0),
           .k = packed(keys, tiles.keys, 0),
           .v = packed(keys, tiles.keys, 1),
+          .causal = tiles.causal,
           .scale = shape.scale};
+}
+
+// The calls for slices whose results go into tensor `result_idx` of the queries. Where results
+// have the type of the inputs, rows have one part each.
+std::vector<PackedTiles> calls_for(const AttentionShape& shape,
+                                   const std::vector<AttentionSlice>& slices,
+                                   const RowStore& queries, size_t result_idx,
+                                   const RowStore& keys) {
+  const at::ScalarType type = queries.tensors(0).at(0).scalar_type();
+  bool sums = true;
+  const auto check = [&](const RowStore& store, size_t first_result) {
+    for (int32_t source = 0; source < store.num_sources(); ++source) {
+      const std::vector<at::Tensor>& tensors = store.tensors(source);
+      for (size_t idx = first_result; idx < tensors.size(); ++idx) {
+        sums = sums && tensors[idx].scalar_type() != type;
+      }
+    }
+  };
+  check(queries, result_idx);
+  check(keys, 2);
+  const bool dense = cudnn_attention_refusal(shape, type).empty();
+  return packed_tiles(slices, {.dense = dense, .split = dense && sums});
 }
 
 void forward_into(const AttentionShape& shape, const PackedTiles& tiles, const RowStore& queries,
                   const RowStore& keys) {
-  const bool squares = tiles.square_rows > 0;
-  const LibraryOutput out = squares ? cudnn_forward(square_inputs(shape, tiles, queries, keys))
-                                    : flash_forward(flash_inputs(shape, tiles, queries, keys));
+  const LibraryOutput out = tiles.dense ? cudnn_forward(dense_inputs(shape, tiles, queries, keys))
+                                        : flash_forward(flash_inputs(shape, tiles, queries, keys));
   const auto* o = device_data<const cuda::Bf16>(out.o);
   const auto* lse = device_data<const float>(out.lse);
   for (const PackedPiece& piece : tiles.queries.pieces) {
     cuda::PartLse<float> part{
         .data = lse + piece.packed_begin, .row_stride = 1, .head_stride = tiles.queries.rows()};
-    if (squares) part = {lse + piece.packed_begin * shape.heads, shape.heads, 1};
+    if (tiles.dense) part = {lse + piece.packed_begin * shape.heads, shape.heads, 1};
     const at::Tensor to = rows_of(queries, piece, 1);
     const auto merge = [&]<typename O>() {
       cuda::merge_attention_rows(shape, piece.rows.size(), device_data<O>(to),
@@ -174,12 +197,11 @@ LibraryGradients backward_of(const AttentionShape& shape, const PackedTiles& til
   cuda::attention_projected_output(shape, tiles.queries.rows(), device_data<const cuda::Bf16>(d_o),
                                    device_data<const float>(delta), device_data<cuda::Bf16>(o),
                                    current_stream());
-  if (tiles.square_rows == 0) {
+  if (!tiles.dense) {
     return flash_backward(flash_inputs(shape, tiles, queries, keys), d_o, o, lse.t().contiguous());
   }
-  const int64_t rows = tiles.square_rows;
-  return cudnn_backward(square_inputs(shape, tiles, queries, keys), by_square(d_o, rows),
-                        by_square(o, rows), by_square(lse.contiguous(), rows));
+  return cudnn_backward(dense_inputs(shape, tiles, queries, keys), by_tile(d_o, tiles.queries),
+                        by_tile(o, tiles.queries), by_tile(lse.contiguous(), tiles.queries));
 }
 
 void backward_into(const AttentionShape& shape, const PackedTiles& tiles, const RowStore& queries,
@@ -259,8 +281,7 @@ void gpu_attention_forward(const AttentionShape& shape, const std::vector<Attent
                            const RowStore& queries, const RowStore& keys) {
   const at::ScalarType type = queries.tensors(0).at(0).scalar_type();
   if (flash_attention_refusal(shape, type).empty()) {
-    const bool squares = cudnn_attention_refusal(shape, type).empty();
-    for (const PackedTiles& tiles : packed_tiles(slices, squares)) {
+    for (const PackedTiles& tiles : calls_for(shape, slices, queries, 1, keys)) {
       forward_into(shape, tiles, queries, keys);
     }
     return;
@@ -274,8 +295,7 @@ void gpu_attention_backward(const AttentionShape& shape, const std::vector<Atten
                             const RowStore& queries, const RowStore& keys) {
   const at::ScalarType type = queries.tensors(0).at(0).scalar_type();
   if (flash_attention_refusal(shape, type).empty()) {
-    const bool squares = cudnn_attention_refusal(shape, type).empty();
-    for (const PackedTiles& tiles : packed_tiles(slices, squares)) {
+    for (const PackedTiles& tiles : calls_for(shape, slices, queries, 4, keys)) {
       backward_into(shape, tiles, queries, keys);
     }
     return;
@@ -283,6 +303,55 @@ void gpu_attention_backward(const AttentionShape& shape, const std::vector<Atten
   for_device_type(type, [&]<typename T>() {
     for (const AttentionSlice& slice : slices) slice_backward<T>(shape, slice, queries, keys);
   });
+}
+
+namespace {
+
+// One call of that shape in each direction, on zeros.
+void run_once(const AttentionShape& shape, const DenseShape& dense, const at::TensorOptions& rows) {
+  const at::TensorOptions sums = rows.dtype(at::kFloat);
+  const auto filled = [](int64_t count, int64_t heads, int64_t width,
+                         const at::TensorOptions& options) {
+    std::vector<int64_t> sizes = {count, heads};
+    if (width > 0) sizes.push_back(width);
+    return at::zeros(sizes, options);
+  };
+  const int64_t query_rows = dense.tiles * dense.query_rows;
+  const int64_t key_rows = dense.tiles * dense.key_rows;
+  const at::Tensor q = filled(query_rows, shape.heads, shape.head_width, rows);
+  const at::Tensor k = filled(key_rows, shape.key_heads, shape.head_width, rows);
+  const at::Tensor lse = filled(query_rows, shape.heads, 0, sums);
+  const at::Tensor row_sums = filled(query_rows, shape.heads, shape.head_width, sums);
+  const at::Tensor key_sums = filled(key_rows, shape.key_heads, shape.head_width, sums);
+  PackedTiles call{.causal = dense.causal, .dense = true};
+  for (int64_t tile = 0; tile < dense.tiles; ++tile) {
+    call.queries.add(0, {tile * dense.query_rows, (tile + 1) * dense.query_rows}, dense.query_rows);
+    call.keys.add(0, {tile * dense.key_rows, (tile + 1) * dense.key_rows}, dense.key_rows);
+  }
+  RowStore queries;
+  queries.add({0, query_rows}, {q, row_sums, lse});
+  RowStore keys;
+  keys.add({0, key_rows}, {k, k});
+  forward_into(shape, call, queries, keys);
+  RowStore backward_queries;
+  backward_queries.add({0, query_rows}, {q, q, lse, lse, row_sums});
+  RowStore backward_keys;
+  backward_keys.add({0, key_rows}, {k, k, key_sums, key_sums});
+  backward_into(shape, call, backward_queries, backward_keys);
+}
+
+}  // namespace
+
+int64_t prepare_gpu_attention(const AttentionShape& shape, at::ScalarType type, at::Device device,
+                              int64_t rows_max, bool split) {
+  const bool dense =
+      flash_attention_refusal(shape, type).empty() && cudnn_attention_refusal(shape, type).empty();
+  if (!dense) return 0;
+  const std::vector<DenseShape> shapes = dense_shapes(rows_max, split);
+  for (const DenseShape& of_call : shapes) {
+    run_once(shape, of_call, at::TensorOptions(type).device(device));
+  }
+  return std::ssize(shapes);
 }
 
 void gpu_merge_rows(const AttentionShape& shape, const at::Tensor& o, const at::Tensor& lse,

@@ -93,9 +93,9 @@ LibraryGradients flash_backward(const FlashInputs& in, const at::Tensor& d_o, co
 }
 
 std::string cudnn_attention_refusal(const AttentionShape& shape, at::ScalarType type) {
-  if (type != at::kBFloat16) return "cuDNN's squares run in bfloat16";
+  if (type != at::kBFloat16) return "cuDNN's attention runs in bfloat16";
   if (shape.head_width != 64 && shape.head_width != 128) {
-    return "cuDNN's squares are used for heads of 64 and 128";
+    return "cuDNN's attention is used for heads of 64 and 128";
   }
   if (at::globalContext().deterministicAlgorithms()) {
     return "cuDNN's backward has other bits on repeat, and run.deterministic is on";
@@ -116,25 +116,24 @@ at::Tensor rows_first(const at::Tensor& heads_first) {
 
 }  // namespace
 
-LibraryOutput cudnn_forward(const SquareInputs& in) {
+LibraryOutput cudnn_forward(const DenseInputs& in) {
   auto result = at::_scaled_dot_product_cudnn_attention(
       heads_first(in.q), heads_first(in.k), heads_first(in.v), /*attn_bias=*/std::nullopt,
-      /*compute_log_sumexp=*/true, /*dropout_p=*/0.0, /*is_causal=*/true,
+      /*compute_log_sumexp=*/true, /*dropout_p=*/0.0, in.causal,
       /*return_debug_mask=*/false, in.scale);
   const at::Tensor lse = std::get<1>(result);
   const std::vector<int64_t> sizes = {in.q.size(0), in.q.size(2), in.q.size(1)};
   return {rows_first(std::get<0>(result)), rows_first(lse.view(sizes))};
 }
 
-LibraryGradients cudnn_backward(const SquareInputs& in, const at::Tensor& d_o, const at::Tensor& o,
+LibraryGradients cudnn_backward(const DenseInputs& in, const at::Tensor& d_o, const at::Tensor& o,
                                 const at::Tensor& lse) {
-  const int64_t rows = in.q.size(1);
   const at::Tensor random_state = at::empty({}, in.q.options().dtype(at::kLong));
   const at::Tensor heads_lse = lse.transpose(1, 2).contiguous().unsqueeze(3);
   auto [d_q, d_k, d_v] = at::_scaled_dot_product_cudnn_attention_backward(
       heads_first(d_o), heads_first(in.q), heads_first(in.k), heads_first(in.v), heads_first(o),
       heads_lse, random_state, random_state, /*attn_bias=*/{}, /*cum_seq_q=*/{}, /*cum_seq_k=*/{},
-      rows, rows, /*dropout_p=*/0.0, /*is_causal=*/true, in.scale);
+      in.q.size(1), in.k.size(1), /*dropout_p=*/0.0, in.causal, in.scale);
   return {rows_first(d_q), rows_first(d_k), rows_first(d_v)};
 }
 

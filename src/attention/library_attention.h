@@ -6,17 +6,17 @@
 //
 //   const LibraryOutput out = flash_forward({q, k, v, query_ends, key_ends, ...});
 //   const LibraryGradients gradients = flash_backward(inputs, d_o, o, lse);
-//   const LibraryOutput out = cudnn_forward({q, k, v, scale});       // equal causal squares
+//   const LibraryOutput out = cudnn_forward({q, k, v, causal, scale});   // equal rectangles
 //
 // FlashAttention-2 on packed sequences ("varlen"): q [rows, H, K], k and v [keys, G, K] in
 // bfloat16, K a multiple of 8 up to 256. Sequence i holds query rows query_ends[i] to query_ends[i
 // + 1] and keys likewise; *_ends are int32 on the device and begin with 0. A causal sequence is
 // bottom-right: its last row sees all its keys. LSE is float32, natural, [H, rows]. Its backward
 // gives the same bits on repeat if torch's deterministic algorithms are asked for.
-// cuDNN's dense attention on causal squares of one size: nearly twice as fast on Hopper, but each
-// new shape costs it a plan of 50 ms, and its backward adds in no fixed order. q [B, S, H, K], k
-// and v [B, S, G, K], rows of one head contiguous; LSE [B, S, H]. Thread contract: work is queued
-// on the calling thread's stream.
+// cuDNN's dense attention on B rectangles of one size, full, or causal if they are squares: nearly
+// twice as fast on Hopper, but each new shape costs it a plan of 50 ms in each thread, and its
+// backward adds in no fixed order. q [B, S, H, K], k and v [B, T, G, K], rows of one head
+// contiguous; LSE [B, S, H]. Thread contract: work is queued on the calling thread's stream.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -62,18 +62,19 @@ struct LibraryGradients {
 LibraryGradients flash_backward(const FlashInputs& in, const at::Tensor& d_o, const at::Tensor& o,
                                 const at::Tensor& lse);
 
-// "" if cuDNN runs squares of such heads in such a type, otherwise why not.
+// "" if cuDNN runs such heads in such a type, otherwise why not.
 std::string cudnn_attention_refusal(const AttentionShape& shape, at::ScalarType type);
 
-struct SquareInputs {
+struct DenseInputs {
   at::Tensor q;
   at::Tensor k;
   at::Tensor v;
+  bool causal = false;
   double scale = 1;
 };
 
-LibraryOutput cudnn_forward(const SquareInputs& in);
-LibraryGradients cudnn_backward(const SquareInputs& in, const at::Tensor& d_o, const at::Tensor& o,
+LibraryOutput cudnn_forward(const DenseInputs& in);
+LibraryGradients cudnn_backward(const DenseInputs& in, const at::Tensor& d_o, const at::Tensor& o,
                                 const at::Tensor& lse);
 
 }  // namespace longspan

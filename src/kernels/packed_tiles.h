@@ -1,14 +1,21 @@
 // Which tiles of a launch go into one call of a library operation, and how their rows are packed.
 //
-//   for (const PackedTiles& call : packed_tiles(slices, /*squares=*/true)) ...
+//   for (const PackedTiles& call : packed_tiles(slices, {.dense = true, .split = true})) ...
 //
-// Causal squares from kSquareRowsMin rows are for dense attention (cuDNN), which is nearly twice as
-// fast as packed sequences but makes a plan for each shape it meets, in tens of milliseconds. So
-// squares have few sizes: each is filled up with rows of zeros to the next size, at most an eighth
-// longer for the short and a sixteenth from 2,048 rows, and those of one size run in batches of a
-// power of two. A causal row never sees the filling behind it, and filling with zero gradients
-// gives none. All other tiles are packed without gaps: the causal ones are the sequences of one
-// call, the full ones those of another.
+// Dense attention (cuDNN) is nearly twice as fast as packed sequences (FlashAttention-2), but makes
+// a plan for each shape that it meets, in tens of milliseconds. So it gets shapes of few sizes:
+//
+// - Causal squares from kDenseRowsMin rows, filled up with rows of zeros to the next size, at most
+//   an eighth longer. A causal row never sees what fills up behind it. Short squares of one size
+//   run several in a call, a power of two.
+// - With `split`, tiles of many keys become full rectangles and a causal rest. The sides of
+//   rectangles are powers of two; queries are filled up, keys are not, since every query would see
+//   them. The rest is the square over the last keys, with zeros for its first queries: those who
+//   see only keys that the rectangles have.
+//
+// dense_shapes() lists all these shapes, for a program that plans them before its first step.
+// Zero queries with zero gradients give no gradient to anything. All other tiles are packed without
+// gaps: the causal ones are the sequences of one call, the full ones those of another.
 // Pure functions; everything counts rows, which have no bytes here.
 #pragma once
 
@@ -37,8 +44,8 @@ struct Packing {
 
   int64_t rows() const { return ends.back(); }
 
-  // A tile of `room` rows that begins with those of `range`; the rest is filling.
-  void add(int32_t source, const Range& range, int64_t room);
+  // A tile of `room` rows: `front` of filling, those of `range`, and filling.
+  void add(int32_t source, const Range& range, int64_t room, int64_t front = 0);
 };
 
 // Packed rows that no piece holds, in order: to be filled with zeros.
@@ -49,17 +56,38 @@ struct PackedTiles {
   Packing queries;
   Packing keys;
   bool causal = false;
-  int64_t square_rows = 0;  // all tiles are causal squares of so many rows; 0: they are not
+  bool dense = false;  // all tiles have as many query rows, and as many keys; causal: squares
 };
 
-// Shorter squares are too small to gain from dense attention.
-inline constexpr int64_t kSquareRowsMin = 1024;
+struct PackingOptions {
+  bool dense = false;  // with dense calls
+  bool split =
+      false;  // with parts of tiles: rows of queries stand in several calls, results add up
+};
+
+// Smaller ones gain nothing from dense attention.
+inline constexpr int64_t kDenseRowsMin = 1024;
+inline constexpr int64_t kRectangleRowsMin = 512;
+inline constexpr int64_t kRectangleKeysMin = 1024;
 
 // The least size of a square that holds so many rows.
 int64_t square_size(int64_t rows);
 
-// Squares by size, if `squares` are wanted; then all other causal tiles, then all full ones. No
-// query row is in two tiles of different calls unless two slices hold it.
-std::vector<PackedTiles> packed_tiles(const std::vector<AttentionSlice>& slices, bool squares);
+// What a dense call runs: so many tiles of one size.
+struct DenseShape {
+  int64_t tiles = 1;
+  int64_t query_rows = 0;
+  int64_t key_rows = 0;
+  bool causal = false;
+  auto operator<=>(const DenseShape&) const = default;
+};
+
+// The shapes of dense calls for tiles of up to `rows_max` keys, the larger ones last.
+std::vector<DenseShape> dense_shapes(int64_t rows_max, bool split);
+
+// Dense calls by size; then all other causal tiles, then all full ones. Together they hold every
+// visible pair once. Without `split`, a query row is in as many tiles as slices hold it.
+std::vector<PackedTiles> packed_tiles(const std::vector<AttentionSlice>& slices,
+                                      const PackingOptions& options);
 
 }  // namespace longspan

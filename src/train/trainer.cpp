@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "attention/attention_kernel.h"
 #include "base/check.h"
 #include "checkpoint/export_checkpoint.h"
 #include "checkpoint/step_folder.h"
@@ -89,6 +90,7 @@ class RankTrainer {
       note(text("stopped on request before step ", first + 1, "; the same command begins there"));
       return;
     }
+    if (progress_.step < config_.optimizer.steps) prepare_kernels();
     while (progress_.step < config_.optimizer.steps) {
       train_step(start, first);
       const bool stop = agreed_stop();
@@ -108,6 +110,19 @@ class RankTrainer {
   bool is_due(int64_t every) const { return every > 0 && progress_.step % every == 0; }
   void note(const std::string& line) {
     if (log_) log_->note(line);
+  }
+
+  // Before the first step: later, all ranks would wait for the one that meets a new shape.
+  void prepare_kernels() {
+    if (!setup_.planner.core_attention) return;
+    const auto start = Clock::now();
+    const int64_t rows_max = config_.batch.micro_batch_tokens / config_.layout.chunks;
+    const int64_t shapes = prepare_attention(
+        model_->attention_shape(), model_->scalar_type(), model_->device(), rows_max,
+        /*split=*/config_.layout.ranks > 1 || config_.layout.chunks > 1);
+    if (shapes == 0) return;
+    comm_.barrier("kernels are prepared");
+    note(text("attention: ", shapes, " shapes planned in ", seconds_since(start), " s"));
   }
 
   void fill_store() {

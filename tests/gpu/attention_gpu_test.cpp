@@ -174,26 +174,49 @@ TEST_F(GpuAttention, FastKernelEqualsCpu) {
   }
 }
 
-// Whole documents, among them long ones: their squares go to cuDNN, the rest to FlashAttention-2.
-TEST_F(GpuAttention, LongSquaresEqualCpu) {
+// The last `rows` queries of a document over all its keys, or over those before them alone.
+struct Tail {
+  int64_t before = 0;
+  int64_t rows = 0;
+  bool sees_own = true;
+};
+
+Case case_of(const std::vector<Tail>& tails, int64_t width) {
+  Case made;
+  made.shape = {.heads = 4,
+                .key_heads = 2,
+                .head_width = width,
+                .scale = 1 / std::sqrt(static_cast<double>(width))};
+  int64_t query_begin = 0;
+  int64_t key_begin = 0;
+  for (const Tail& tail : tails) {
+    const Range queries{query_begin, query_begin + tail.rows};
+    const Range keys{key_begin, key_begin + tail.before + (tail.sees_own ? tail.rows : 0)};
+    const auto document = static_cast<int32_t>(made.slices.size());
+    made.slices.push_back({document, 0, 0, queries, keys, tail.before});
+    query_begin = queries.end;
+    key_begin = keys.end;
+  }
+  made.query_rows = {query_begin};
+  made.key_rows = {key_begin};
+  return made;
+}
+
+// Long tiles go to cuDNN, as squares and rectangles that are filled up, the rest to
+// FlashAttention-2.
+TEST_F(GpuAttention, LongTilesEqualCpu) {
   set_deterministic(false);
-  for (const std::vector<int64_t>& lengths :
-       {std::vector<int64_t>{2048, 2048}, {100, 2500, 1, 3072}, {2047, 2300}}) {
+  const std::vector<std::vector<Tail>> cases = {{{0, 2048}, {0, 2048}},
+                                                {{0, 100}, {0, 2500}, {0, 1}, {0, 3072}},
+                                                {{0, 1024}, {0, 1025}, {0, 1100}, {0, 1023}},
+                                                {{1500, 1200}, {300, 1100}, {3000, 100}},
+                                                {{4700, 700}, {2048, 512}, {1024, 2560}},
+                                                {{2500, 900, false}, {1300, 300, false}}};
+  for (const std::vector<Tail>& tails : cases) {
     for (const int64_t width : {64, 128}) {
-      Case made;
-      made.shape = {.heads = 4,
-                    .key_heads = 2,
-                    .head_width = width,
-                    .scale = 1 / std::sqrt(static_cast<double>(width))};
-      int64_t begin = 0;
-      for (const int64_t length : lengths) {
-        const Range rows{begin, begin + length};
-        const auto document = static_cast<int32_t>(made.slices.size());
-        made.slices.push_back({document, 0, 0, rows, rows, 0});
-        begin += length;
-      }
-      made.query_rows = made.key_rows = {begin};
-      SCOPED_TRACE(text(lengths.size(), " documents, heads of ", width));
+      SCOPED_TRACE(text(tails.size(), " tails, the first of ", tails[0].rows, " after ",
+                        tails[0].before, ", heads of ", width));
+      const Case made = case_of(tails, width);
       const auto expected = AttentionRun(made, 5, at::kBFloat16, at::kDouble).compute();
       const auto found =
           AttentionRun(made, 5, at::kBFloat16, at::TensorOptions(at::kBFloat16).device(kGpu))

@@ -9,6 +9,7 @@
 #include "attention/library_attention.h"
 #include "device/device.h"
 #include "device/device_types.h"
+#include "device/side_queues.h"
 #include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/row_pieces.h"
 #include "kernels/cuda/slice_attention.h"
@@ -119,10 +120,31 @@ std::vector<PackedTiles> calls_for(const AttentionShape& shape,
   return packed_tiles(slices, {.dense = dense, .split = dense && sums});
 }
 
-void forward_into(const AttentionShape& shape, const PackedTiles& tiles, const RowStore& queries,
-                  const RowStore& keys) {
-  const LibraryOutput out = tiles.dense ? cudnn_forward(dense_inputs(shape, tiles, queries, keys))
-                                        : flash_forward(flash_inputs(shape, tiles, queries, keys));
+// What a call of the library gives, for each call in order; computed side by side.
+template <typename Output, typename Compute>
+std::vector<Output> compute_calls(const std::vector<PackedTiles>& calls, at::Device device,
+                                  const Compute& compute) {
+  std::vector<Output> outputs;
+  if (calls.size() == 1) {
+    outputs.push_back(compute(calls.front()));
+    return outputs;
+  }
+  SideQueues queues(device);
+  for (const PackedTiles& call : calls) {
+    queues.run([&] { outputs.push_back(compute(call)); });
+  }
+  queues.join();
+  return outputs;
+}
+
+LibraryOutput forward_of(const AttentionShape& shape, const PackedTiles& tiles,
+                         const RowStore& queries, const RowStore& keys) {
+  return tiles.dense ? cudnn_forward(dense_inputs(shape, tiles, queries, keys))
+                     : flash_forward(flash_inputs(shape, tiles, queries, keys));
+}
+
+void merge_output(const AttentionShape& shape, const PackedTiles& tiles, const LibraryOutput& out,
+                  const RowStore& queries) {
   const auto* o = device_data<const cuda::Bf16>(out.o);
   const auto* lse = device_data<const float>(out.lse);
   for (const PackedPiece& piece : tiles.queries.pieces) {
@@ -204,12 +226,31 @@ LibraryGradients backward_of(const AttentionShape& shape, const PackedTiles& til
                         by_tile(o, tiles.queries), by_tile(lse.contiguous(), tiles.queries));
 }
 
-void backward_into(const AttentionShape& shape, const PackedTiles& tiles, const RowStore& queries,
-                   const RowStore& keys) {
-  const LibraryGradients gradients = backward_of(shape, tiles, queries, keys);
+void add_gradients(const PackedTiles& tiles, const LibraryGradients& gradients,
+                   const RowStore& queries, const RowStore& keys) {
   add_packed(gradients.d_q, tiles.queries, queries, 4);
   add_packed(gradients.d_k, tiles.keys, keys, 2);
   add_packed(gradients.d_v, tiles.keys, keys, 3);
+}
+
+void run_forward(const AttentionShape& shape, const std::vector<PackedTiles>& calls,
+                 const RowStore& queries, const RowStore& keys) {
+  const auto outputs = compute_calls<LibraryOutput>(
+      calls, queries.tensors(0).at(0).device(),
+      [&](const PackedTiles& call) { return forward_of(shape, call, queries, keys); });
+  for (size_t idx = 0; idx < calls.size(); ++idx) {
+    merge_output(shape, calls[idx], outputs[idx], queries);
+  }
+}
+
+void run_backward(const AttentionShape& shape, const std::vector<PackedTiles>& calls,
+                  const RowStore& queries, const RowStore& keys) {
+  const auto gradients = compute_calls<LibraryGradients>(
+      calls, queries.tensors(0).at(0).device(),
+      [&](const PackedTiles& call) { return backward_of(shape, call, queries, keys); });
+  for (size_t idx = 0; idx < calls.size(); ++idx) {
+    add_gradients(calls[idx], gradients[idx], queries, keys);
+  }
 }
 
 // ---- the plain kernel
@@ -281,10 +322,7 @@ void gpu_attention_forward(const AttentionShape& shape, const std::vector<Attent
                            const RowStore& queries, const RowStore& keys) {
   const at::ScalarType type = queries.tensors(0).at(0).scalar_type();
   if (flash_attention_refusal(shape, type).empty()) {
-    for (const PackedTiles& tiles : calls_for(shape, slices, queries, 1, keys)) {
-      forward_into(shape, tiles, queries, keys);
-    }
-    return;
+    return run_forward(shape, calls_for(shape, slices, queries, 1, keys), queries, keys);
   }
   for_device_type(type, [&]<typename T>() {
     for (const AttentionSlice& slice : slices) slice_forward<T>(shape, slice, queries, keys);
@@ -295,10 +333,7 @@ void gpu_attention_backward(const AttentionShape& shape, const std::vector<Atten
                             const RowStore& queries, const RowStore& keys) {
   const at::ScalarType type = queries.tensors(0).at(0).scalar_type();
   if (flash_attention_refusal(shape, type).empty()) {
-    for (const PackedTiles& tiles : calls_for(shape, slices, queries, 4, keys)) {
-      backward_into(shape, tiles, queries, keys);
-    }
-    return;
+    return run_backward(shape, calls_for(shape, slices, queries, 4, keys), queries, keys);
   }
   for_device_type(type, [&]<typename T>() {
     for (const AttentionSlice& slice : slices) slice_backward<T>(shape, slice, queries, keys);
@@ -332,12 +367,12 @@ void run_once(const AttentionShape& shape, const DenseShape& dense, const at::Te
   queries.add({0, query_rows}, {q, row_sums, lse});
   RowStore keys;
   keys.add({0, key_rows}, {k, k});
-  forward_into(shape, call, queries, keys);
+  run_forward(shape, {call}, queries, keys);
   RowStore backward_queries;
   backward_queries.add({0, query_rows}, {q, q, lse, lse, row_sums});
   RowStore backward_keys;
   backward_keys.add({0, key_rows}, {k, k, key_sums, key_sums});
-  backward_into(shape, call, backward_queries, backward_keys);
+  run_backward(shape, {call}, backward_queries, backward_keys);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <limits>
 #include <map>
 #include <tuple>
@@ -148,7 +149,7 @@ class Packer {
   }
 
   PackingOptions options_;
-  std::map<std::tuple<bool, int64_t, int64_t>, std::vector<DenseTile>> dense_;
+  std::map<std::tuple<bool, int64_t, int64_t>, std::vector<DenseTile>, std::greater<>> dense_;
   PackedTiles causal_;
   PackedTiles full_;
 };

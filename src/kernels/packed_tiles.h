@@ -85,8 +85,9 @@ struct DenseShape {
 // The shapes of dense calls for tiles of up to `rows_max` keys, the larger ones last.
 std::vector<DenseShape> dense_shapes(int64_t rows_max, bool split);
 
-// Dense calls by size; then all other causal tiles, then all full ones. Together they hold every
-// visible pair once. Without `split`, a query row is in as many tiles as slices hold it.
+// Dense calls by size, the longest first; then all other causal tiles, then all full ones. Together
+// they hold every visible pair once. Without `split`, a query row is in as many tiles as slices
+// hold it.
 std::vector<PackedTiles> packed_tiles(const std::vector<AttentionSlice>& slices,
                                       const PackingOptions& options);
 

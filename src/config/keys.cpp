@@ -110,8 +110,8 @@ AutoChoice choose_shard_group(const RunConfig& config, const Surroundings&) {
 AutoChoice choose_device(const RunConfig& config, const Surroundings& around) {
   if (config.layout.device != "auto") return {config.layout.device, "asked for"};
   if (around.gpus == 0) return {std::string("cpu"), "no GPU that this build can use"};
-  if (around.launcher_ranks > 0 && !around.gpu_per_process) {
-    return {std::string("cpu"), "ranks that MPI started run on CPU"};
+  if (around.launcher_ranks > 0) {
+    return {std::string("cpu"), "ranks of several processes run on CPU"};
   }
   return {std::string("cuda"),
           text(around.gpus, around.gpus == 1 ? " GPU is" : " GPUs are", " visible")};
@@ -290,10 +290,9 @@ std::vector<Row> batch_and_layout_rows() {
           "in turn.")
           .one_of({"cpu", "cuda"})
           .automatic("cuda if this build can use a GPU of this machine, else cpu", choose_device),
-      LONGSPAN_KEY(
-          layout.allow_slow,
-          "Operations that may run on a GPU without a fast kernel: attention, linear attention, "
-          "index scoring, sparse attention. Otherwise that is an error."),
+      LONGSPAN_KEY(layout.allow_slow,
+                   "Operations that may run on a GPU without a fast kernel: attention. Otherwise "
+                   "that is an error."),
   };
 }
 

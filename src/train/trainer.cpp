@@ -116,7 +116,9 @@ class RankTrainer {
   void prepare_kernels() {
     if (!setup_.planner.core_attention) return;
     const auto start = Clock::now();
-    const int64_t rows_max = config_.batch.micro_batch_tokens / config_.layout.chunks;
+    const std::vector<int64_t> documents = document_lengths(*setup_.train);
+    const int64_t rows_max = std::min(config_.batch.micro_batch_tokens / config_.layout.chunks,
+                                      *std::max_element(documents.begin(), documents.end()));
     const int64_t shapes = prepare_attention(
         model_->attention_shape(), model_->scalar_type(), model_->device(), rows_max,
         /*split=*/config_.layout.ranks > 1 || config_.layout.chunks > 1);

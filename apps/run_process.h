@@ -1,5 +1,5 @@
 // Starts the ranks of a verb that trains or evaluates: threads of this process, or one process each
-// under MPI.
+// under MPI or torchrun, there with a GPU of its own if the run is on GPUs.
 //
 //   RunProcess process;                              // reads the launcher's variables
 //   try {
@@ -13,6 +13,8 @@
 // name.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -21,13 +23,15 @@
 
 #include "comm/communicator.h"
 #include "comm/launch.h"
+#include "comm/rendezvous.h"
+#include "comm/run_ranks.h"
 #include "config/config_loader.h"
 
 namespace longspan {
 
 class RunProcess {
  public:
-  // Reads the launcher; UserError if CPU ranks cannot run under it.
+  // Reads the launcher and meets the other processes; UserError if ranks cannot run under it.
   RunProcess();
   ~RunProcess();
 
@@ -50,8 +54,14 @@ class RunProcess {
 
  private:
   struct Mpi;
+
+  bool is_one_rank() const;
+  void run_one_rank(double stall_timeout_s, at::Device device, const RankBody& body);
+
   LaunchInfo launch_;
   std::unique_ptr<Mpi> mpi_;
+  std::unique_ptr<RendezvousStore> store_;  // of torchrun's processes
+  int worlds_ = 0;
   bool failure_is_common_ = false;
 };
 

@@ -28,13 +28,13 @@ void line(const char* name, const std::string& value) {
 }
 
 // The launcher's variables, or what is wrong with them.
-int check_launch() {
+int report_launch() {
   try {
     const LaunchInfo launch = read_launch(process_environment());
 #ifdef LONGSPAN_MPI
-    check_cpu_launch(launch, true);
+    check_launch(launch, true);
 #else
-    check_cpu_launch(launch, false);
+    check_launch(launch, false);
 #endif
     line("launcher", launch.description);
     return 0;
@@ -81,11 +81,13 @@ int doctor() {
 #else
   line("transports", "thread (ranks of one process); built without MPI");
 #endif
+  line("", kBuiltWithCuda ? "nccl (torchrun, a process for each GPU), tcp (torchrun, CPU ranks)"
+                          : "tcp (torchrun, CPU ranks)");
   line("attention", "CPU: blocked kernel, float32 and float64, any head width");
   if (kBuiltWithCuda) {
     line("", "GPU: cuDNN and FlashAttention-2 of libtorch in bfloat16, else a plain kernel");
   }
-  problems += check_launch();
+  problems += report_launch();
   std::cout << (problems == 0 ? "no problem found" : text(problems, " problem(s) found"))
             << std::endl;
   return problems == 0 ? 0 : 2;

@@ -220,20 +220,15 @@ LaunchInfo read_launch(const EnvironmentLookup& lookup) {
   return info;
 }
 
-void check_cpu_launch(const LaunchInfo& launch, bool built_with_mpi) {
-  if (!launch.several_processes()) return;
-  if (launch.kind == LauncherKind::kTorchrun && !launch.mpi_available) {
-    throw UserError(text("CPU ranks do not run under torchrun (", launch.description,
-                         "): they talk through MPI. Use 'mpirun -n ", launch.world_size,
-                         " longspan ...', or one process with --ranks ", launch.world_size));
-  }
+void check_launch(const LaunchInfo& launch, bool built_with_mpi) {
+  if (!launch.several_processes() || launch.kind == LauncherKind::kTorchrun) return;
   if (launch.kind == LauncherKind::kSlurm && !launch.mpi_available) {
     throw UserError(
-        text("CPU ranks in several processes talk through MPI, and Slurm started this "
+        text("ranks in several processes talk through MPI, and Slurm started this "
              "one without it (",
              launch.description,
              "; neither PMIX_RANK nor PMI_RANK is set). Use 'srun --mpi=pmix longspan "
-             "...' or 'mpirun longspan ...' inside the job"));
+             "...' or 'mpirun longspan ...' inside the job, or torchrun for ranks on GPUs"));
   }
   if (!built_with_mpi) {
     throw UserError(text("this longspan was built without MPI, but is one of several processes (",

@@ -2,7 +2,7 @@
 //
 //   const LaunchInfo launch = read_launch(process_environment());
 //   print(launch.description);              // "rank 3 of 8, from torchrun (RANK, WORLD_SIZE, ...)"
-//   check_cpu_launch(launch, built_with_mpi);
+//   check_launch(launch, built_with_mpi);
 //
 // Read in this order: torchrun (Kubernetes PyTorchJob and Ray actors set the same names), Slurm,
 // MPI, none. Launchers nest, and then the inner one counts: torchrun inside Slurm or mpirun, and
@@ -41,8 +41,8 @@ EnvironmentLookup process_environment();
 
 LaunchInfo read_launch(const EnvironmentLookup& lookup);
 
-// Refuses, with the command to use instead, what CPU ranks cannot run under: torchrun, Slurm
-// without MPI, or MPI in a build without it. One process is always fine.
-void check_cpu_launch(const LaunchInfo& launch, bool built_with_mpi);
+// Refuses, with the command to use instead, what ranks cannot run under: Slurm without MPI, or MPI
+// in a build without it. One process is always fine, and so is torchrun.
+void check_launch(const LaunchInfo& launch, bool built_with_mpi);
 
 }  // namespace longspan

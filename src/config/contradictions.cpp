@@ -111,10 +111,10 @@ class Checker {
 
   void check_device() const {
     const bool on_gpu = config_.layout.device == "cuda";
-    refuse_if(on_gpu && around_.launcher_ranks > 0, quote("layout.device"), " under a launcher of ",
-              around_.launcher_ranks,
-              " ranks: ranks on a GPU are threads of one process; start one process, and set "
-              "layout.ranks for more of them");
+    refuse_if(on_gpu && around_.launcher_ranks > 0 && !around_.gpu_per_process,
+              quote("layout.device"), " under a launcher of ", around_.launcher_ranks,
+              " ranks: MPI ranks run on CPU; ranks on GPUs are threads of one process (set "
+              "layout.ranks), or processes that torchrun started");
     refuse_if(!on_gpu && config_.model.dtype == "bfloat16", quote("model.dtype"), " with ",
               quote("layout.device"), ": the CPU kernels run in float32 and float64");
     for (const std::string& word : config_.layout.allow_slow) {

@@ -110,8 +110,8 @@ AutoChoice choose_shard_group(const RunConfig& config, const Surroundings&) {
 AutoChoice choose_device(const RunConfig& config, const Surroundings& around) {
   if (config.layout.device != "auto") return {config.layout.device, "asked for"};
   if (around.gpus == 0) return {std::string("cpu"), "no GPU that this build can use"};
-  if (around.launcher_ranks > 0) {
-    return {std::string("cpu"), "ranks of several processes run on CPU"};
+  if (around.launcher_ranks > 0 && !around.gpu_per_process) {
+    return {std::string("cpu"), "ranks that MPI started run on CPU"};
   }
   return {std::string("cuda"),
           text(around.gpus, around.gpus == 1 ? " GPU is" : " GPUs are", " visible")};

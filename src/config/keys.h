@@ -42,6 +42,7 @@ struct Surroundings {
   int64_t launcher_ranks = 0;    // world size of the launcher; 0: one process, ranks are threads
   int64_t hardware_threads = 0;  // 0: unknown, another machine's configuration is read
   int64_t gpus = 0;              // that this build can use
+  bool gpu_per_process = false;  // the launcher's ranks can have a GPU each
 };
 
 struct AutoChoice {

@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "device/cuda_memory.h"
 #include "device/device.h"
+#include "device/process_device.h"
 
 namespace longspan {
 
@@ -53,6 +54,7 @@ at::Device device_from_name(const std::string& name) {
 
 at::Device device_of_rank(at::Device device, int rank) {
   if (device.is_cpu()) return device;
+  if (const auto own = gpu_of_this_process()) return *own;
   return {at::kCUDA, static_cast<c10::DeviceIndex>(rank % visible_gpus())};
 }
 
@@ -104,7 +106,7 @@ DeviceThread::DeviceThread(at::Device device) {
   if (device.is_cpu()) return;
   at::globalContext().lazyInitDevice(at::kCUDA);
   static std::once_flag once;
-  std::call_once(once, let_all_gpus_read);
+  if (!gpu_of_this_process()) std::call_once(once, let_all_gpus_read);
   c10::cuda::set_device(device.index());
   before_ = std::make_unique<Before>(Before{c10::cuda::getCurrentCUDAStream(device.index())});
   c10::cuda::setCurrentCUDAStream(

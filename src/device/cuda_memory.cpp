@@ -37,16 +37,6 @@ const std::vector<CUDAStream>& copy_streams() {
   return streams;
 }
 
-DeviceMemory::Moment moment_of(const CUDAStream& stream) {
-  auto event = std::make_shared<CUDAEvent>(cudaEventDisableTiming);
-  event->record(stream);
-  return event;
-}
-
-void wait_on(const CUDAStream& stream, const DeviceMemory::Moment& moment) {
-  if (moment) const_cast<CUDAEvent*>(static_cast<const CUDAEvent*>(moment.get()))->block(stream);
-}
-
 // Copies that follow each other on both sides are one.
 std::vector<DeviceCopy> merged(std::span<const DeviceCopy> copies) {
   std::vector<DeviceCopy> all;
@@ -163,6 +153,16 @@ class CudaMemory final : public DeviceMemory {
 };
 
 }  // namespace
+
+DeviceMemory::Moment moment_of(const CUDAStream& stream) {
+  auto event = std::make_shared<CUDAEvent>(cudaEventDisableTiming);
+  event->record(stream);
+  return event;
+}
+
+void wait_on(const CUDAStream& stream, const DeviceMemory::Moment& moment) {
+  if (moment) const_cast<CUDAEvent*>(static_cast<const CUDAEvent*>(moment.get()))->block(stream);
+}
 
 std::shared_ptr<DeviceMemory> cuda_memory() {
   return std::make_shared<CudaMemory>();

@@ -46,8 +46,8 @@ std::string describe_device(at::Device device);
 // here.
 at::Device device_from_name(const std::string& name);
 
-// The device of one of the ranks of this process: its GPUs are dealt out in turn. `device` says
-// which kind.
+// The device of one of the ranks of this process: its GPUs are dealt out in turn, unless the
+// process has one of its own (process_device.h). `device` says which kind.
 at::Device device_of_rank(at::Device device, int rank);
 // How many devices that many ranks are on.
 int devices_of_ranks(at::Device device, int ranks);

@@ -352,7 +352,7 @@ def test_missing_model_folder(run):
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": "29500"}
 LAUNCHERS = {
-    "torchrun": (TORCHRUN, ["torchrun", "mpirun -n 2"]),
+    "port": ({**TORCHRUN, "MASTER_PORT": "0"}, ["MASTER_PORT=0", "1 to 65535"]),
     "incomplete": ({"RANK": "0", "WORLD_SIZE": "2"}, ["RANK=0", "MASTER_ADDR"]),
     "contradiction": ({**TORCHRUN, "RANK": "2"}, ["RANK=2", "WORLD_SIZE=2"]),
     "slurm": ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}, ["Slurm", "srun --mpi=pmix"]),

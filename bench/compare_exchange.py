@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Rate of messages between two GPUs: longspan's copies beside NCCL's send and receive.
+"""Rate of messages between two GPUs: longspan's ranks as threads (copy engines) and as processes (NCCL), beside torch's
+batch_isend_irecv over NCCL.
 
     bench/compare_exchange.py --binary build/cuda/longspan_exchange_speed --out bench/results/exchange.json
 
@@ -61,15 +62,20 @@ def main():
     arguments = parser.parse_args()
     if arguments.nccl_rank:
         return nccl_rank(arguments.repeats)
-    ours = json.loads(subprocess.run([arguments.binary, f"--repeats={arguments.repeats}"], check=False, stdout=subprocess.PIPE).stdout)
-    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__,
-                           "--nccl-rank", f"--repeats={arguments.repeats}"], check=True, text=True, stdout=subprocess.PIPE)
+    ours = json.loads(subprocess.run([arguments.binary, f"--repeats={arguments.repeats}"], check=True, stdout=subprocess.PIPE).stdout)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run([*torchrun, "--no-python", arguments.binary, f"--repeats={arguments.repeats}"], check=True, text=True,
+                          stdout=subprocess.PIPE)
+    processes = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[")))
+    done = subprocess.run([*torchrun, __file__, "--nccl-rank", f"--repeats={arguments.repeats}"], check=True, text=True,
+                          stdout=subprocess.PIPE)
     theirs = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[len("RESULT"):])
-    for mine, nccl in zip(ours, theirs):
+    for mine, over_nccl, peer in zip(ours, processes, theirs):
         print(f"{'both ways' if mine['both_ways'] else 'one way':9s}, pieces of {mine['piece_bytes'] >> 10:6d} KiB: "
-              f"longspan {mine['gb_per_s']:.0f} GB/s, NCCL {nccl['gb_per_s']:.0f} GB/s each way")
+              f"threads {mine['gb_per_s']:.0f} GB/s, processes {over_nccl['gb_per_s']:.0f} GB/s, "
+              f"torch with NCCL {peer['gb_per_s']:.0f} GB/s each way")
     if arguments.out:
-        arguments.out.write_text(json.dumps({"command": " ".join(sys.argv), "longspan": ours, "nccl": theirs}, indent=1) + "\n")
+        arguments.out.write_text(json.dumps({"command": " ".join(sys.argv), "longspan": ours, "longspan_processes": processes, "torch_nccl": theirs}, indent=1) + "\n")
     return 0
 
 

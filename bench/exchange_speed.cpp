@@ -1,7 +1,7 @@
 // Rate of messages between two ranks on two GPUs, as attention and weights use them: thread ranks
-// of one process, copies on the copy engines.
+// of one process, copies on the copy engines; or, under torchrun, two processes over NCCL.
 //
-//   build/cuda/longspan_exchange_speed                       # bench/compare_exchange.py adds NCCL
+//   build/cuda/longspan_exchange_speed          # bench/compare_exchange.py adds NCCL and torch's
 //
 // Prints JSON: for each size of a piece, and for one way and both ways at once, the median rate in
 // GB/s of 256 MiB from each sender, on the clock of the host, posting included, until the slowest
@@ -17,8 +17,12 @@
 #include <random>
 
 #include "base/error.h"
+#include "comm/launch.h"
 #include "comm/run_ranks.h"
+#include "comm/tcp_world.h"
 #include "device/device.h"
+#include "device/process_device.h"
+#include "device/tcp_store.h"
 
 namespace longspan {
 namespace {
@@ -85,38 +89,68 @@ at::Tensor placed(const at::Tensor& sent, const Pieces& pieces) {
   return result;
 }
 
-nlohmann::json measure(int64_t piece_bytes, bool both_ways, int repeats) {
-  const at::Device gpu = device_from_name("cuda");
+// On rank 0 of the two; null on the other.
+nlohmann::json measure(Communicator& comm, at::Device device, int64_t piece_bytes, bool both_ways,
+                       int repeats) {
   const Pieces pieces = cut(piece_bytes);
-  nlohmann::json result;
+  const at::Tensor outgoing =
+      at::randint(256, {kMessageBytes}, at::TensorOptions(at::kByte).device(device));
+  const at::Tensor incoming = at::zeros_like(outgoing);
+  std::vector<double> seconds;
+  for (int repeat = 0; repeat <= repeats; ++repeat) {
+    const double s = exchange(comm, outgoing, incoming, pieces, both_ways, device);
+    if (repeat > 0) seconds.push_back(s);
+  }
+  const at::Tensor sent = outgoing.cpu();
+  const at::Tensor expected = at::empty_like(sent);
+  const IncomingMessage other{1 - comm.rank(), -2, bytes_of(expected)};
+  const OutgoingMessage own{1 - comm.rank(), -2, bytes_of(sent)};
+  comm.exchange({&other, 1}, {&own, 1}, "check").wait();
+  const bool receives = both_ways || comm.rank() == 1;
+  if (receives && !incoming.cpu().equal(placed(expected, pieces))) {
+    throw InternalError("other bytes arrived");
+  }
+  if (comm.rank() != 0) return {};
+  std::nth_element(seconds.begin(), seconds.begin() + repeats / 2, seconds.end());
+  return {{"transport", comm.transport()},
+          {"piece_bytes", piece_bytes},
+          {"both_ways", both_ways},
+          {"gb_per_s",
+           1e-9 * static_cast<double>(kMessageBytes) / seconds[static_cast<size_t>(repeats / 2)]}};
+}
+
+// Ends with the results on rank 0's process.
+void measure_all(Communicator& comm, at::Device device, int repeats) {
+  if (comm.size() != 2) throw UserError("this measures two ranks");
+  nlohmann::json results = nlohmann::json::array();
+  for (const bool both_ways : {false, true}) {
+    for (const int64_t piece_bytes : {kMessageBytes, int64_t{1} << 20, int64_t{64} << 10}) {
+      results.push_back(measure(comm, device, piece_bytes, both_ways, repeats));
+    }
+  }
+  if (comm.rank() == 0) std::cout << results.dump() << "\n";
+}
+
+void measure_processes(const LaunchInfo& launch, int repeats) {
+  one_gpu_for_this_process(launch.local_rank);
+  const at::Device device = device_of_rank(device_from_name("cuda"), launch.rank);
+  const DeviceThread on(device);
+  const auto store = tcp_store(launch, 60);
+  TcpWorld world(*store, "exchange", launch.rank, launch.world_size, {});
+  run_rank(*world.communicator(), [&](Communicator& comm) {
+    world.set_device_link(device_link(comm, device), device_transport(device));
+    measure_all(*world.communicator(), device, repeats);
+  });
+}
+
+void measure_threads(int repeats) {
+  if (visible_gpus() < 2) throw UserError("two GPUs are needed, and this machine shows fewer");
+  const at::Device gpu = device_from_name("cuda");
   run_ranks(2, {.device_memory = device_memory(gpu)}, [&](Communicator& comm) {
     const at::Device device = device_of_rank(gpu, comm.rank());
     const DeviceThread on(device);
-    const at::Tensor outgoing =
-        at::randint(256, {kMessageBytes}, at::TensorOptions(at::kByte).device(device));
-    const at::Tensor incoming = at::zeros_like(outgoing);
-    std::vector<double> seconds;
-    for (int repeat = 0; repeat <= repeats; ++repeat) {
-      const double s = exchange(comm, outgoing, incoming, pieces, both_ways, device);
-      if (repeat > 0) seconds.push_back(s);
-    }
-    const at::Tensor sent = outgoing.cpu();
-    const at::Tensor expected = at::empty_like(sent);
-    std::vector<Work> works;
-    works.push_back(comm.receive(1 - comm.rank(), -2, "check", bytes_of(expected)));
-    works.push_back(comm.send(1 - comm.rank(), -2, "check", bytes_of(sent)));
-    for (Work& work : works) work.wait();
-    const bool receives = both_ways || comm.rank() == 1;
-    if (receives && !incoming.cpu().equal(placed(expected, pieces)))
-      throw InternalError("other bytes arrived");
-    if (comm.rank() != 0) return;
-    std::nth_element(seconds.begin(), seconds.begin() + repeats / 2, seconds.end());
-    result = {{"piece_bytes", piece_bytes},
-              {"both_ways", both_ways},
-              {"gb_per_s", 1e-9 * static_cast<double>(kMessageBytes) /
-                               seconds[static_cast<size_t>(repeats / 2)]}};
+    measure_all(comm, device, repeats);
   });
-  return result;
 }
 
 int run(int argc, char** argv) {
@@ -124,14 +158,12 @@ int run(int argc, char** argv) {
   CLI::App app("Rate of messages between two GPUs");
   app.add_option("--repeats", repeats);
   CLI11_PARSE(app, argc, argv);
-  if (visible_gpus() < 2) throw UserError("two GPUs are needed, and this machine shows fewer");
-  nlohmann::json results = nlohmann::json::array();
-  for (const bool both_ways : {false, true}) {
-    for (const int64_t piece_bytes : {kMessageBytes, int64_t{1} << 20, int64_t{64} << 10}) {
-      results.push_back(measure(piece_bytes, both_ways, repeats));
-    }
+  const LaunchInfo launch = read_launch(process_environment());
+  if (launch.several_processes()) {
+    measure_processes(launch, repeats);
+  } else {
+    measure_threads(repeats);
   }
-  std::cout << results.dump() << "\n";
   return 0;
 }
 

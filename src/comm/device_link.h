@@ -9,7 +9,8 @@
 //
 // Contract: the sends to a peer and that peer's receives come in the same order; both directions of
 // a pair are apart from each other and from all other pairs. One thread at a time, any thread that
-// has called enter_thread(). After abort() whatever is queued ends, with any bytes.
+// has called enter_thread(), but finish() beside all others. After abort() whatever is queued ends,
+// with any bytes.
 #pragma once
 
 #include "comm/communicator.h"
@@ -28,6 +29,8 @@ class DeviceLink {
   // Start after `after`; the result is the moment at which the buffer is free again, or filled.
   virtual Moment send(int peer, ConstBytes data, const Moment& after) = 0;
   virtual Moment receive(int peer, MutableBytes data, const Moment& after) = 0;
+  // The host waits for all that is queued.
+  virtual void finish() = 0;
   virtual void abort() noexcept = 0;
 };
 

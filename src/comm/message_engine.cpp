@@ -406,6 +406,13 @@ void MessageEngine::say_goodbye(Lock& lock) {
                         return peers;
                       },
                   .reached = [this] { return long_sends_.empty() && wire_->idle(); }});
+  if (link_) {
+    // No process takes its end of the link away while others still move bytes over it.
+    lock.unlock();
+    link_->finish();
+    lock.lock();
+    throw_if_failed(lock, "delivery of the last messages");
+  }
   for (int other = 0; other < size(); ++other) {
     if (other != rank()) wire_->send(other, {.kind = Envelope::Kind::kGoodbye}, {}, {});
   }

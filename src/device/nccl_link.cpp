@@ -64,6 +64,7 @@ class NcclLink final : public DeviceLink {
           "receive");
     return moment_of(*direction.stream);
   }
+  void finish() override;
   void abort() noexcept override;
 
  private:
@@ -173,6 +174,10 @@ void NcclLink::warm_up(int rank) {
           "first receive");
   }
   check(ncclGroupEnd(), "first messages");
+  finish();
+}
+
+void NcclLink::finish() {
   for (const std::vector<Direction>* directions : {&out_, &in_}) {
     for (const Direction& direction : *directions) {
       if (direction.stream) direction.stream->synchronize();

@@ -30,6 +30,8 @@ std::vector<int> local_ranks(const TestTransport&) {
 Outcome run_on(const TestTransport& transport, const TestRunOptions& options,
                const std::function<void(Communicator&)>& body) {
   static std::shared_ptr<DeviceLink> link;
+  const at::Device device = visible_gpus() > 0 ? device_of_rank(kGpu, self.rank) : at::kCPU;
+  const DeviceThread on(device);
   Outcome outcome;
   FolderRendezvous store(self.folder);
   TcpWorld world(store, text("world ", worlds++), self.rank, self.size,
@@ -37,7 +39,6 @@ Outcome run_on(const TestTransport& transport, const TestRunOptions& options,
   const auto everybody = world.communicator();
   try {
     run_rank(*everybody, [&](Communicator& comm) {
-      const at::Device device = visible_gpus() > 0 ? device_of_rank(kGpu, self.rank) : at::kCPU;
       if (!link) link = device_link(comm, device);
       world.set_device_link(link, device_transport(device));
       run_wrapped(comm, transport, options, body);

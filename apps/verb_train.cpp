@@ -84,7 +84,10 @@ int train(const TrainArguments& arguments) {
     });
     // Only now: until the lock was taken another run could add checkpoints.
     ResumePoint from;
-    process.prepare([&] { from = find_resume_point(setup); });
+    process.prepare([&] {
+      from = find_resume_point(setup);
+      run_device(setup.config(), /*rank=*/0);  // UserError if there is none for this process
+    });
     const RunConfig& config = setup.config();
     const at::TensorOptions tensors = run_tensors(config, /*rank=*/0);
     const std::vector<KernelUse> kernels = kernel_audit(setup.spec, tensors);

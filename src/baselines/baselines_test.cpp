@@ -2,6 +2,7 @@
 
 #include <array>
 #include <functional>
+#include <limits>
 
 #include "base/error.h"
 #include "baselines/document_policies.h"
@@ -166,6 +167,27 @@ TEST(Baselines, WlbBalancesBetterInLargerGroups) {
   EXPECT_NEAR(by_size[0], 1.37, 0.06);
   EXPECT_NEAR(by_size[1], 1.07, 0.04);
   EXPECT_NEAR(by_size[2], 1.00, 0.03);
+}
+
+// Group sizes that are left out early are never the best.
+TEST(Baselines, WlbIsTheBestOfAllGroupSizes) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    RandomStream random(seed, "wlb sizes");
+    std::vector<int64_t> lengths(random.between(1, 40));
+    for (int64_t& length : lengths) length = random.between(1, int64_t{1} << random.between(1, 17));
+    const int ranks = 1 << random.between(0, 6);
+    const TokenLayout layout = even_layout(lengths, ranks);
+    PlanningCosts costs = random_costs(random, ranks);
+    costs.links.servers_per_node = 1 << random.between(0, 4);
+    const BaselineInput input{layout, seed % 2 == 0 ? Direction::kForward : Direction::kBackward};
+    double best_s = std::numeric_limits<double>::infinity();
+    for (int size = 1; size <= ranks; size *= 2) {
+      const Baseline groups = wlb_groups(input, {}, size);
+      best_s = std::min(best_s, predict_baseline(layout, groups, costs).makespan_s);
+    }
+    EXPECT_EQ(predict_baseline(layout, wlb(input, {}, costs), costs).makespan_s, best_s)
+        << "seed " << seed;
+  }
 }
 
 // The greedy stops by deficits alone: the most loaded server keeps what is left of its surplus.

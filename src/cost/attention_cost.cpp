@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cost/charged_pairs.h"
+#include "cost/rate_lookup.h"
 #include "layout/token_layout.h"
 
 namespace longspan {
@@ -20,7 +21,7 @@ double AttentionCost::task_s(const Range& queries, const Range& keys) const {
   const bool full = keys.end <= queries.begin + 1;
   const RateGrid& grid = full ? rates_.full : rates_.causal;
   return rates_.task_overhead_s +
-         static_cast<double>(pairs) * flops_per_pair_ / grid.at(queries.size(), keys.size());
+         static_cast<double>(pairs) * flops_per_pair_ / rate_at(grid, queries.size(), keys.size());
 }
 
 double AttentionCost::row_s(int64_t key_rows) const {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "cost/rate_lookup.h"
 
 namespace longspan {
 namespace {
@@ -21,52 +21,13 @@ double log2_of_mantissa(double mantissa) {
   return kTwoOverLn2 * s * series;
 }
 
-// A table, because planning asks for thousands of logarithms; between its points a straight line,
-// off by at most 2e-7.
-constexpr int kTableBits = 10;
-constexpr int kTableSteps = 1 << kTableBits;
-
-std::array<double, kTableSteps + 1> make_log2_table() {
-  std::array<double, kTableSteps + 1> table{};
-  for (int step = 0; step <= kTableSteps; ++step) {
+std::array<double, kLog2TableSteps + 1> make_log2_table() {
+  std::array<double, kLog2TableSteps + 1> table{};
+  for (int step = 0; step <= kLog2TableSteps; ++step) {
     table[static_cast<size_t>(step)] =
-        log2_of_mantissa(1 + static_cast<double>(step) / kTableSteps);
+        log2_of_mantissa(1 + static_cast<double>(step) / kLog2TableSteps);
   }
   return table;
-}
-
-const std::array<double, kTableSteps + 1> kLog2Table = make_log2_table();
-
-// The bits of the double are its exponent and, below, the place in the table and between its
-// points.
-inline double log2_of_positive(int64_t count) {
-  const auto bits = std::bit_cast<uint64_t>(static_cast<double>(count));
-  constexpr int kMantissaBits = 52;
-  constexpr int kRestBits = kMantissaBits - kTableBits;
-  const auto exponent = static_cast<int64_t>(bits >> kMantissaBits) - 1023;
-  const auto step = static_cast<size_t>(bits >> kRestBits) % kTableSteps;
-  constexpr double kRestScale = 1.0 / static_cast<double>(uint64_t{1} << kRestBits);
-  const double fraction = static_cast<double>(bits & ((uint64_t{1} << kRestBits) - 1)) * kRestScale;
-  return static_cast<double>(exponent) + kLog2Table[step] +
-         fraction * (kLog2Table[step + 1] - kLog2Table[step]);
-}
-
-// A position between two neighbouring points of an axis.
-struct AxisPosition {
-  size_t below = 0;
-  size_t above = 0;
-  double fraction = 0;
-};
-
-inline AxisPosition locate(const std::vector<int64_t>& points, const RateAxis& axis,
-                           int64_t count) {
-  if (count <= points.front()) return {};
-  if (count >= points.back()) return {points.size() - 1, points.size() - 1, 0};
-  size_t above =
-      axis.first_above[static_cast<size_t>(std::bit_width(static_cast<uint64_t>(count)))];
-  while (points[above] < count) ++above;
-  const size_t below = above - 1;
-  return {below, above, (log2_of_positive(count) - axis.log2[below]) * axis.steps[below]};
 }
 
 void check_axis(const std::vector<int64_t>& points, const char* name) {
@@ -113,6 +74,8 @@ RateGrid without(const RateGrid& grid, size_t query_idx, size_t key_idx) {
 
 }  // namespace
 
+const std::array<double, kLog2TableSteps + 1> kLog2Table = make_log2_table();
+
 double log2_of_count(int64_t count) {
   LONGSPAN_CHECK(count >= 1, "log2 of ", count);
   return log2_of_positive(count);
@@ -138,14 +101,7 @@ RateGrid::RateGrid(std::vector<int64_t> query_rows, std::vector<int64_t> key_row
 }
 
 double RateGrid::at(int64_t query_rows, int64_t key_rows) const {
-  const AxisPosition query = locate(query_rows_, query_axis_, query_rows);
-  const AxisPosition key = locate(key_rows_, key_axis_, key_rows);
-  const auto along_keys = [&](size_t row) {
-    const double* rates = flops_per_s_.data() + row * key_rows_.size();
-    return rates[key.below] + key.fraction * (rates[key.above] - rates[key.below]);
-  };
-  const double below = along_keys(query.below);
-  return below + query.fraction * (along_keys(query.above) - below);
+  return rate_at(*this, query_rows, key_rows);
 }
 
 InterpolationError cross_validate(const RateGrid& grid) {

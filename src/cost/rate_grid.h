@@ -41,6 +41,8 @@ class RateGrid {
   const std::vector<int64_t>& query_rows() const { return query_rows_; }
   const std::vector<int64_t>& key_rows() const { return key_rows_; }
   const std::vector<double>& flops_per_s() const { return flops_per_s_; }
+  const RateAxis& query_axis() const { return query_axis_; }
+  const RateAxis& key_axis() const { return key_axis_; }
   bool operator==(const RateGrid&) const = default;
 
  private:

@@ -27,6 +27,10 @@ constexpr double kWiderTolerances[] = {0.05, 0.2, 0.8};
 // seldom gain as much.
 constexpr double kLeastExposure = 0.1;
 
+// Exchange that shows for more than this is worth a little balance.
+constexpr double kLateShare = 0.01;
+constexpr double kTimelyTolerances[] = {0.01, 0.02};
+
 // A small plan this near to the lower bound is good enough.
 constexpr double kNearBound = 0.02;
 // Drafts that may be judged to refine one plan: some ten milliseconds.
@@ -39,8 +43,9 @@ struct Candidate {
   // The passes that made a difference and could be left out.
   PassSwitches changed = {.bands = false, .balance = false, .tiles = false};
 
-  bool is_exposed() const {
-    return prediction.makespan_s > (1 + kLeastExposure) * prediction.compute_s;
+  // Whether exchange shows for more than this share of the computing.
+  bool is_exposed(double share) const {
+    return prediction.makespan_s > (1 + share) * prediction.compute_s;
   }
 };
 
@@ -53,7 +58,7 @@ class Planner {
   PlannedAttention run() {
     Candidate best = balanced(options_.passes, options_.epsilon);
     if (options_.passes.choose) {
-      if (best.is_exposed() || bytes_over_cap(best) > 0) try_cheaper_exchange(&best);
+      try_other_exchange(&best);
       prefer_home(&best);
     }
     if (options_.passes.refine && is_small(best.draft)) refine_small(&best);
@@ -75,19 +80,19 @@ class Planner {
     times_.push_back({name, seconds});
   }
 
-  Candidate balanced(const PassSwitches& passes, double epsilon) {
+  Candidate balanced(const PassSwitches& passes, double epsilon, bool keys_in_time = false) {
     Candidate candidate{home_.to_work_on(), {}, {}};
     TileDraft& draft = candidate.draft;
     if (passes.bands) {
       timed("bands", [&] { candidate.changed.bands = place_in_bands(&draft); });
     }
     if (passes.balance || home_is_incomplete()) {
-      timed("balance", [&] { balance(epsilon, &draft); });
+      timed("balance", [&] { balance(epsilon, &draft, keys_in_time); });
     }
     if (passes.tiles) {
       timed("tiles", [&] {
         candidate.changed.tiles = share_keys(&draft);
-        if (candidate.changed.tiles && passes.balance) balance(epsilon, &draft);
+        if (candidate.changed.tiles && passes.balance) balance(epsilon, &draft, keys_in_time);
       });
     }
     route(passes.relay, &candidate);
@@ -141,13 +146,36 @@ class Planner {
     }
   }
 
-  void try_cheaper_exchange(Candidate* best) {
+  void try_other_exchange(Candidate* best) {
     PassSwitches passes = options_.passes;
-    for (const auto pass : {&PassSwitches::tiles, &PassSwitches::bands}) {
-      if (!(best->changed.*pass)) continue;
-      passes.*pass = false;
-      if (!keep_better(balanced(passes, options_.epsilon), best)) passes.*pass = true;
+    const bool is_over_cap = bytes_over_cap(*best) > 0;
+    if (best->is_exposed(kLateShare) || is_over_cap) {
+      try_without(&PassSwitches::bands, &passes, best);
+      try_timely_keys(passes, best);
     }
+    if (best->is_exposed(kLeastExposure) || is_over_cap) {
+      try_without(&PassSwitches::tiles, &passes, best);
+      try_wider_tolerances(passes, best);
+    }
+  }
+
+  // Leaves a pass out for good if that is better.
+  void try_without(bool PassSwitches::*pass, PassSwitches* passes, Candidate* best) {
+    if (!(best->changed.*pass)) return;
+    passes->*pass = false;
+    if (!keep_better(balanced(*passes, options_.epsilon), best)) passes->*pass = true;
+  }
+
+  // Servers that wait for keys may be few: then the others had better take their work.
+  void try_timely_keys(const PassSwitches& passes, Candidate* best) {
+    if (!passes.balance) return;
+    for (const double epsilon : kTimelyTolerances) {
+      if (epsilon <= options_.epsilon || !best->is_exposed(kLateShare)) continue;
+      keep_better(balanced(passes, epsilon, /*keys_in_time=*/true), best);
+    }
+  }
+
+  void try_wider_tolerances(const PassSwitches& passes, Candidate* best) {
     for (const double epsilon : kWiderTolerances) {
       if (epsilon <= options_.epsilon) continue;
       if (!keep_better(balanced(passes, epsilon), best)) return;

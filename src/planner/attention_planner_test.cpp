@@ -190,5 +190,65 @@ TEST(AttentionPlanner, WithFreeLinksTheBusiestServerIsAtTheLevelOrOneRowOfTilesA
   }
 }
 
+// Rows that travel in the out leg: queries, and keys of earlier chunks.
+struct TravellingRows {
+  int64_t queries = 0;
+  int64_t earlier_keys = 0;
+};
+
+TravellingRows travelling_rows(const TokenLayout& layout, const AttentionPlan& plan) {
+  TravellingRows rows;
+  const int64_t chunk_begin = layout.chunk(plan.chunk).begin;
+  for (const Round& round : plan.out) {
+    for (const Transfer& transfer : round.transfers) {
+      if (transfer.kind == RowKind::kQuery) {
+        rows.queries += transfer.line.size();
+      } else {
+        rows.earlier_keys += intersect(transfer.line, {0, chunk_begin}).size();
+      }
+    }
+  }
+  return rows;
+}
+
+// Keys of earlier chunks live where these chunks left them. Queries of a late chunk are few beside
+// them and go there; a chunk with few keys before it fetches those; and if a query row weighs far
+// more than a key row, the late chunk fetches as well.
+TEST(AttentionPlanner, LaterChunksSendQueriesOrFetchKeysWhicheverCostsLess) {
+  constexpr int kRanks = 16;
+  const std::vector<double> shares(kRanks, 1.0);
+  PlanningCosts costs = pair_costs(kShape, 1e12, 1e8, kRanks);
+  const auto plan = [&](const TokenLayout& layout, int chunk, bool bands) {
+    return plan_attention(layout, chunk, Direction::kForward, costs, {.passes = {.bands = bands}});
+  };
+
+  const TokenLayout eight = TokenLayout::make({1 << 19}, {.chunks = 8, .shares = shares});
+  const PlannedAttention late = plan(eight, 7, true);
+  const PlannedAttention late_fetching = plan(eight, 7, false);
+  ASSERT_NO_THROW(verify_plan(eight, late.plan));
+  EXPECT_GT(travelling_rows(eight, late.plan).queries, eight.chunk(7).size());
+  EXPECT_LT(travelling_rows(eight, late.plan).earlier_keys,
+            travelling_rows(eight, late_fetching.plan).earlier_keys / 4);
+  EXPECT_LT(late.prediction.makespan_s, 0.9 * late_fetching.prediction.makespan_s);
+
+  // The document has 4K tokens in the first chunk, one for 16 of the second.
+  const TokenLayout two =
+      TokenLayout::make({60 * 1024, 68 * 1024}, {.chunks = 2, .shares = shares});
+  const PlannedAttention early = plan(two, 1, true);
+  EXPECT_LT(travelling_rows(two, early.plan).queries, two.chunk(1).size());
+  EXPECT_GE(travelling_rows(two, early.plan).earlier_keys, 4096 * (kRanks - 1) / 2);
+  EXPECT_LE(early.prediction.makespan_s, plan(two, 1, false).prediction.makespan_s);
+
+  costs.forward.bytes.query_out *= 64;
+  costs.forward.bytes.query_back *= 64;
+  costs.forward.bytes.query_back_partial *= 64;
+  const PlannedAttention heavy = plan(eight, 7, true);
+  ASSERT_NO_THROW(verify_plan(eight, heavy.plan));
+  EXPECT_LT(travelling_rows(eight, heavy.plan).queries,
+            travelling_rows(eight, late.plan).queries / 4);
+  EXPECT_GT(travelling_rows(eight, heavy.plan).earlier_keys,
+            travelling_rows(eight, late.plan).earlier_keys);
+}
+
 }  // namespace
 }  // namespace longspan

@@ -59,8 +59,10 @@ class RowCounter {
     ServerRows rows{.query_rows = queries.num_rows(), .key_rows = keys.num_rows()};
     rows.tasks.reserve(server.tasks.size());
     for (const AttentionTask& task : server.tasks) {
-      rows.tasks.push_back({queries.row(layout_.to_line(task.document, task.queries)),
-                            keys.row(layout_.to_line(task.document, task.keys))});
+      // A row outside of the document is in no range of the buffer either.
+      const int64_t begin = layout_.document(task.document).begin;
+      rows.tasks.push_back(
+          {queries.row(shift(task.queries, begin)), keys.row(shift(task.keys, begin))});
     }
     return rows;
   }
@@ -75,25 +77,22 @@ bool same_message(const Transfer& a, const Transfer& b) {
   return a.source == b.source && a.destination == b.destination;
 }
 
-std::vector<DispatchMessage> messages(const Round& round) {
+// `list` is room to work in.
+std::vector<DispatchMessage> messages(const Round& round, std::vector<DispatchMessage>* list) {
   const std::vector<Transfer>& transfers = round.transfers;
-  size_t count = transfers.empty() ? 0 : 1;
-  for (size_t idx = 1; idx < transfers.size(); ++idx) {
-    count += same_message(transfers[idx - 1], transfers[idx]) ? 0 : 1;
-  }
-  std::vector<DispatchMessage> list;
-  list.reserve(count);
-  for (size_t idx = 0; idx < transfers.size(); ++idx) {
-    const Transfer& transfer = transfers[idx];
-    if (idx == 0 || !same_message(transfers[idx - 1], transfer)) {
-      list.push_back({transfer.source, transfer.destination, idx, idx, 0, 0});
+  list->clear();
+  for (size_t idx = 0; idx < transfers.size();) {
+    DispatchMessage message{transfers[idx].source, transfers[idx].destination, idx, idx, 0, 0};
+    for (;
+         idx < transfers.size() && same_message(transfers[message.transfer_begin], transfers[idx]);
+         ++idx) {
+      (transfers[idx].kind == RowKind::kQuery ? message.query_rows : message.key_rows) +=
+          transfers[idx].line.size();
     }
-    DispatchMessage& message = list.back();
-    message.transfer_end = idx + 1;
-    (transfer.kind == RowKind::kQuery ? message.query_rows : message.key_rows) +=
-        transfer.line.size();
+    message.transfer_end = idx;
+    list->push_back(message);
   }
-  return list;
+  return {list->begin(), list->end()};
 }
 
 }  // namespace
@@ -105,8 +104,11 @@ DispatchLayout dispatch_layout(const TokenLayout& layout, const AttentionPlan& p
   for (const ServerPlan& server : plan.servers) {
     dispatch.servers.push_back(counter.rows_of(server));
   }
-  for (const Round& round : plan.out) dispatch.out.push_back(messages(round));
-  for (const Round& round : plan.back) dispatch.back.push_back(messages(round));
+  std::vector<DispatchMessage> list;
+  dispatch.out.reserve(plan.out.size());
+  dispatch.back.reserve(plan.back.size());
+  for (const Round& round : plan.out) dispatch.out.push_back(messages(round, &list));
+  for (const Round& round : plan.back) dispatch.back.push_back(messages(round, &list));
   return dispatch;
 }
 

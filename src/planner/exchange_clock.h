@@ -3,6 +3,7 @@
 //   ExchangeClock clock(costs.links, layout.num_ranks());
 //   for (const Round& round : plan.out) {
 //     for (const Transfer& transfer : round.transfers) clock.add(source, destination, bytes);
+//     // or, for all transfers between two ranks: clock.start_message(...).add(bytes)
 //     clock.end_round();
 //   }
 //   clock.seconds();
@@ -23,8 +24,37 @@ namespace longspan {
 
 class ExchangeClock {
  public:
+  struct Flow {
+    double bytes = 0;
+    int64_t messages = 0;
+  };
+
+  // What a rank sends to another in a round.
+  class Message {
+   public:
+    Message(Flow* sent, Flow* received) : sent_(sent), received_(received) {
+      ++sent_->messages;
+      ++received_->messages;
+    }
+    void add(double bytes) {
+      sent_->bytes += bytes;
+      received_->bytes += bytes;
+    }
+
+   private:
+    Flow* sent_;
+    Flow* received_;
+  };
+
   ExchangeClock(const ServerLinks& links, int num_ranks);
 
+  // Valid until the round ends.
+  Message start_message(int source, int destination) {
+    const auto from = static_cast<size_t>(source);
+    const auto to = static_cast<size_t>(destination);
+    const size_t link = node_[from] == node_[to] ? 0 : 1;
+    return {&flows_[from][kSent][link], &flows_[to][kReceived][link]};
+  }
   void add(int source, int destination, double bytes);
   void end_round();
 
@@ -35,10 +65,6 @@ class ExchangeClock {
   const LegTraffic& traffic(int rank) const { return traffic_[static_cast<size_t>(rank)]; }
 
  private:
-  struct Flow {
-    double bytes = 0;
-    int64_t messages = 0;
-  };
   enum Side { kSent, kReceived };
   // Of one rank in the current round: [side][inside or between nodes].
   using RankFlows = std::array<std::array<Flow, 2>, 2>;

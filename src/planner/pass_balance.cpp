@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "planner/guest_memory.h"
 #include "planner/plan_prediction.h"
 #include "planner/tile_borders.h"
 
@@ -18,8 +19,10 @@ constexpr double kLeastGain = 1e-6;
 constexpr double kLeastSurplus = 0.015;
 // Keys that come in less than this share of the window need not be thought about.
 constexpr double kLongWait = 0.25;
-// All of a server's together had better take no more of it than this.
+// All of a server's together had better take no more of it than this,
 constexpr double kMostWait = 0.6;
+// and no more than this where keys must come in time.
+constexpr double kTimelyWait = 0.8;
 
 // Work that a server can give: a stretch of one tile.
 struct Supply {
@@ -33,10 +36,10 @@ struct Offer {
   double bytes_per_s = 0;  // that giving its work away takes
   size_t tile = 0;
 
-  bool operator<(const Offer& other) const {
-    if (server != other.server) return server < other.server;
-    if (bytes_per_s != other.bytes_per_s) return bytes_per_s < other.bytes_per_s;
-    return tile < other.tile;
+  // As a heap wants it: the best offer is the greatest.
+  bool operator<(const Offer& better) const {
+    return bytes_per_s != better.bytes_per_s ? bytes_per_s > better.bytes_per_s
+                                             : tile > better.tile;
   }
 };
 
@@ -50,12 +53,19 @@ struct SupplyGroup {
 class Balancer {
  public:
   // Servers give down to, and take up to, (1 + slack) times the level.
-  Balancer(double epsilon, double slack, TileDraft* draft)
-      : draft_(*draft), ranks_(static_cast<size_t>(draft->num_ranks())), target_s_(ranks_) {
+  Balancer(double epsilon, double slack, bool keys_in_time, TileDraft* draft)
+      : draft_(*draft),
+        keys_in_time_(keys_in_time),
+        ranks_(static_cast<size_t>(draft->num_ranks())),
+        target_s_(ranks_),
+        memory_(*draft) {
     const RowBytes& bytes = draft->pass_costs().bytes;
     query_bytes_ = bytes.query_out + bytes.query_back;
     key_bytes_ = bytes.key_out + bytes.key_back_partial;
     set_targets(epsilon, slack);
+    const auto per_node = static_cast<size_t>(draft->costs().links.servers_per_node);
+    node_of_.reserve(ranks_);
+    for (size_t rank = 0; rank < ranks_; ++rank) node_of_.push_back(rank / per_node);
   }
 
   // Returns whether anything moved.
@@ -65,7 +75,6 @@ class Balancer {
     collect_supplies();
     if (supplies_.empty()) return false;
     find_guests();
-    count_memory();
     for (const SupplyGroup& group : grouped_supplies()) deal(group);
     return true;
   }
@@ -104,11 +113,11 @@ class Balancer {
 
   void collect_supplies() {
     supplies_.clear();
-    offers_.clear();
     surplus_s_.assign(ranks_, 0.0);
     for (int rank = 0; rank < draft_.num_ranks(); ++rank) {
       if (gives(rank)) surplus_s_[static_cast<size_t>(rank)] = -deficit_s(rank);
     }
+    offers_.clear();
     for (size_t idx = 0; idx < draft_.tiles().size(); ++idx) {
       const Tile& tile = draft_.tile(idx);
       if (tile.server == kUnplaced) {
@@ -118,7 +127,11 @@ class Balancer {
         offers_.push_back({tile.server, bytes_to_give(tile, amount_s) / amount_s, idx});
       }
     }
-    std::sort(offers_.begin(), offers_.end());
+    // Only tiles that moved are out of order.
+    const auto by_server = [](const Offer& a, const Offer& b) { return a.server < b.server; };
+    if (!std::is_sorted(offers_.begin(), offers_.end(), by_server)) {
+      std::sort(offers_.begin(), offers_.end(), by_server);
+    }
     for (size_t begin = 0; begin < offers_.size();) {
       size_t end = begin;
       while (end < offers_.size() && offers_[end].server == offers_[begin].server) ++end;
@@ -128,11 +141,14 @@ class Balancer {
   }
 
   // Fewest bytes for the work first: that is long documents for much work and short ones for
-  // little. A tile whose smallest stretch is far more than what is left stays.
-  void accept(std::span<const Offer> offers) {
+  // little. A tile whose smallest stretch is far more than what is left stays. Few are taken of
+  // many, so the offers are not sorted.
+  void accept(std::span<Offer> offers) {
     double surplus = surplus_s_[static_cast<size_t>(offers.front().server)];
-    for (const Offer& offer : offers) {
-      if (surplus <= 0) return;
+    std::make_heap(offers.begin(), offers.end());
+    for (auto end = offers.end(); surplus > 0 && end != offers.begin(); --end) {
+      std::pop_heap(offers.begin(), end);
+      const Offer& offer = *std::prev(end);
       const Tile& tile = draft_.tile(offer.tile);
       if (row_cost_s(tile) > 2 * surplus) continue;
       supplies_.push_back({offer.tile, std::min(surplus, tile.cost_s)});
@@ -237,44 +253,7 @@ class Balancer {
   }
 
   bool lacks(int rank, double least_s) const {
-    return draft_.is_server(rank) && deficit_s(rank) > least_s &&
-           !is_full_[static_cast<size_t>(rank)];
-  }
-
-  // Bytes that rows of other homes take, all tiles taken for strangers to each other: too much
-  // rather than too little.
-  double memory_bytes(const Range& queries, const Range& keys) const {
-    const PassCosts& costs = draft_.pass_costs();
-    return static_cast<double>(queries.size()) * costs.query_row_memory_bytes +
-           static_cast<double>(keys.size()) * costs.key_row_memory_bytes;
-  }
-
-  void count_memory() {
-    is_full_.assign(ranks_, false);
-    memory_bytes_.assign(ranks_, 0.0);
-    if (draft_.costs().memory_cap_bytes <= 0) return;
-    for (const Tile& tile : draft_.tiles()) {
-      if (tile.server == kUnplaced) continue;
-      // At home only the keys of earlier homes are strangers.
-      const Range piece = draft_.layout().piece(draft_.chunk(), tile.home);
-      const int64_t begin = draft_.layout().document(tile.document).begin;
-      const bool at_home = tile.server == tile.home;
-      const Range strangers{tile.keys.begin, std::min(tile.keys.end, piece.begin - begin)};
-      memory_bytes_[static_cast<size_t>(tile.server)] +=
-          at_home ? memory_bytes({}, strangers.empty() ? Range{} : strangers)
-                  : memory_bytes(tile.queries, tile.keys);
-    }
-  }
-
-  // Whether the server has room for a stretch of the tile; if not it takes nothing more.
-  bool has_room(int rank, const Tile& tile, const Range& given) {
-    const double cap = draft_.costs().memory_cap_bytes;
-    if (cap <= 0 || rank == tile.home) return true;
-    const auto idx = static_cast<size_t>(rank);
-    const double more = memory_bytes(given, visible_keys(tile.keys, given.end));
-    is_full_[idx] = memory_bytes_[idx] + more > cap;
-    if (!is_full_[idx]) memory_bytes_[idx] += more;
-    return !is_full_[idx];
+    return draft_.is_server(rank) && deficit_s(rank) > least_s && !memory_.is_full(rank);
   }
 
   // Ranks to ask first: those with a piece of the document, those that took some of it before,
@@ -314,7 +293,7 @@ class Balancer {
   }
 
   // The server that takes next, or kUnplaced if none lacks enough. One that would get all keys from
-  // outside for little work goes after the others.
+  // outside for little work goes after the others, or not at all where keys must come in time.
   int pick_receiver(const Tile& tile, double left_s, double least_s) {
     for (; next_preferred_ < preferred_.size(); ++next_preferred_) {
       if (lacks(preferred_[next_preferred_], least_s)) return preferred_[next_preferred_];
@@ -325,20 +304,28 @@ class Balancer {
     for (size_t at = next_receiver_; at < receivers_.size(); ++at) {
       const int rank = receivers_[at];
       if (!lacks(rank, least_s)) continue;
-      if (!is_keys_for_little(rank, tile, std::min(left_s, deficit_s(rank)))) return rank;
+      if (!is_keys_for_little(rank, tile, left_s)) return rank;
     }
-    return next_receiver_ < receivers_.size() ? receivers_[next_receiver_] : kUnplaced;
+    const bool may_be_late = !keys_in_time_ || tile.server == kUnplaced;
+    return may_be_late && next_receiver_ < receivers_.size() ? receivers_[next_receiver_]
+                                                             : kUnplaced;
   }
 
   // Whether the tile's keys, that no server of the node has yet, take longer to come than the work
   // that they are for, or are the last of many small ones that take most of the window together.
-  bool is_keys_for_little(int rank, const Tile& tile, double amount_s) const {
+  bool is_keys_for_little(int rank, const Tile& tile, double left_s) const {
     if (node_document_[node(rank)] == tile.document) return false;
     const PassCosts& pass = draft_.pass_costs();
     const double window_s = std::max(pass.window.enter_s, pass.window.exit_s);
     const double new_s = keys_s(tile.keys);
-    if (new_s > kLongWait * window_s) return new_s > amount_s;
     const double old_s = keys_s_[static_cast<size_t>(rank)];
+    if (keys_in_time_) {
+      // The servers of a node that will share the keys.
+      const double takers = std::clamp(left_s / deficit_s(rank), 1.0,
+                                       static_cast<double>(draft_.costs().links.servers_per_node));
+      return old_s + new_s / takers > kTimelyWait * window_s;
+    }
+    if (new_s > kLongWait * window_s) return new_s > std::min(left_s, deficit_s(rank));
     return old_s > 0 && old_s + new_s > kMostWait * window_s;
   }
 
@@ -351,9 +338,7 @@ class Balancer {
            link.bytes_per_s;
   }
 
-  size_t node(int rank) const {
-    return static_cast<size_t>(rank / draft_.costs().links.servers_per_node);
-  }
+  size_t node(int rank) const { return node_of_[static_cast<size_t>(rank)]; }
 
   int least_loaded() const {
     int best = kUnplaced;
@@ -407,13 +392,13 @@ class Balancer {
         amount_s = std::min(left_s, deficit_s(receiver));
       } else {
         receiver = least_loaded();
-        if (!must_place && !gains_by_one_row(tile, receiver)) return;
+        if (!must_place && (keys_in_time_ || !gains_by_one_row(tile, receiver))) return;
         if (!must_place) amount_s = row_cost_s(tile);
       }
       const Range given = stretch(tile, amount_s, from_begin, must_place);
       if (given.empty()) return;
       const bool is_last_resort = !lacks(receiver, 0);
-      if (!has_room(receiver, tile, given) && !(must_place && is_last_resort)) {
+      if (!memory_.takes(receiver, tile, given) && !(must_place && is_last_resort)) {
         if (is_last_resort) return;
         continue;
       }
@@ -459,18 +444,19 @@ class Balancer {
   }
 
   TileDraft& draft_;
+  const bool keys_in_time_;
   size_t ranks_;
   double tolerance_ = 0;
   std::vector<double> target_s_;
   double query_bytes_ = 0;  // of a row that is worked on away from home
   double key_bytes_ = 0;
+  std::vector<size_t> node_of_;  // of each rank: no division for each question
   double mean_deficit_s_ = 0;
   std::vector<double> surplus_s_;  // of servers that give; else 0
   std::vector<Offer> offers_;
   std::vector<Supply> supplies_;
   std::vector<std::pair<int32_t, int>> guests_;
-  std::vector<bool> is_full_;
-  std::vector<double> memory_bytes_;
+  GuestMemory memory_;
   std::vector<int> preferred_;  // of the group that is dealt out
   size_t next_preferred_ = 0;
   std::vector<int> receivers_;  // by falling deficit when the round began
@@ -481,11 +467,11 @@ class Balancer {
 
 }  // namespace
 
-void balance(double epsilon, TileDraft* draft) {
+void balance(double epsilon, TileDraft* draft, bool keys_in_time) {
   for (int round = 0; round < kMaxRounds; ++round) {
     // Later rounds settle small remainders: there all servers below the tolerance may take some.
     const double slack = round == 0 ? 0 : epsilon / 2;
-    if (!Balancer(epsilon, slack, draft).run_round()) return;
+    if (!Balancer(epsilon, slack, keys_in_time, draft).run_round()) return;
   }
 }
 

@@ -10,13 +10,17 @@
 //   balance(epsilon, &draft);
 //
 // Afterwards no server that could give is above (1 + epsilon) times the level by more than one row
-// of tiles, unless the memory cap forbids it. Tiles without a server are placed. One thread.
+// of tiles, unless the memory cap forbids it. Tiles without a server are placed.
+//
+// A server that settles remainders of several long documents gets the keys of each, maybe alone in
+// its node, and the whole step waits for it. With `keys_in_time` no server takes what would keep it
+// waiting for keys beyond the window: it stays below the level, the others go above it. One thread.
 #pragma once
 
 #include "planner/tile_draft.h"
 
 namespace longspan {
 
-void balance(double epsilon, TileDraft* draft);
+void balance(double epsilon, TileDraft* draft, bool keys_in_time = false);
 
 }  // namespace longspan

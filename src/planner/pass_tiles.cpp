@@ -10,62 +10,89 @@ namespace {
 
 constexpr size_t kMaxSharing = 16;
 
-// Which servers work on documents away from home.
-class DocumentServers {
- public:
-  explicit DocumentServers(const TileDraft& draft) : draft_(draft) {
-    for (const Tile& tile : draft.tiles()) {
-      if (tile.server != tile.home) pairs_.emplace_back(tile.document, tile.server);
-    }
-    std::sort(pairs_.begin(), pairs_.end());
+// Whether the server, beside this tile of its, holds keys that the tile needs; at home the keys of
+// its own piece do not count.
+bool holds_keys(const TokenLayout& layout, int chunk, const Tile& tile, const Range& keys) {
+  for (int at = 0; at <= chunk; ++at) {
+    if (at == chunk && tile.server == tile.home) continue;
+    if (!intersect(layout.piece(at, tile.server), keys).empty()) return true;
   }
-
-  // Whether the tile is all that its server has of the document, keys included; at home the keys of
-  // its own piece do not count.
-  bool is_alone(const Tile& tile) const {
-    if (tile.server == kUnplaced) return false;
-    const TokenLayout& layout = draft_.layout();
-    const Range keys = layout.to_line(tile.document, tile.keys);
-    const bool at_home = tile.server == tile.home;
-    if (at_home && keys.begin >= layout.piece(draft_.chunk(), tile.home).begin) return false;
-    const auto found =
-        std::equal_range(pairs_.begin(), pairs_.end(), std::pair(tile.document, tile.server));
-    if (found.second - found.first != (at_home ? 0 : 1)) return false;
-    for (int chunk = 0; chunk <= draft_.chunk(); ++chunk) {
-      if (at_home && chunk == draft_.chunk()) continue;
-      if (!intersect(layout.piece(chunk, tile.server), keys).empty()) return false;
-    }
-    return true;
-  }
-
- private:
-  const TileDraft& draft_;
-  std::vector<std::pair<int32_t, int>> pairs_;
-};
+  return false;
+}
 
 bool follows(const Tile& tile, const Tile& next) {
   return tile.document == next.document && tile.home == next.home &&
          tile.queries.end == next.queries.begin;
 }
 
-// Tiles that are alone on their servers, by document and queries: indices of tiles.
-std::vector<size_t> lone_tiles(const TileDraft& draft) {
-  const DocumentServers servers(draft);
-  std::vector<size_t> lone;
+// Tiles that may share keys: all but whole documents at home (that is nearly all tiles), by
+// document and queries.
+std::vector<size_t> candidates(const TileDraft& draft) {
+  std::vector<size_t> found;
   for (size_t idx = 0; idx < draft.tiles().size(); ++idx) {
     const Tile& tile = draft.tile(idx);
-    // Whole documents at home, that is nearly all tiles, share nothing.
-    if (tile.server == tile.home && tile.queries.begin == 0) continue;
-    const bool prefix = tile.keys.begin == 0 && tile.keys.end == tile.queries.end;
-    if (prefix && servers.is_alone(tile)) lone.push_back(idx);
+    if (tile.server == kUnplaced || (tile.server == tile.home && tile.queries.begin == 0)) continue;
+    found.push_back(idx);
   }
-  std::sort(lone.begin(), lone.end(), [&](size_t one, size_t other) {
+  std::sort(found.begin(), found.end(), [&](size_t one, size_t other) {
     const Tile& a = draft.tile(one);
     const Tile& b = draft.tile(other);
-    return a.document != b.document ? a.document < b.document : a.queries.begin < b.queries.begin;
+    if (a.document != b.document) return a.document < b.document;
+    return a.queries.begin != b.queries.begin ? a.queries.begin < b.queries.begin : one < other;
   });
-  return lone;
+  return found;
 }
+
+// Finds tiles that are all that their server has of the document, keys included.
+class LoneTiles {
+ public:
+  explicit LoneTiles(const TileDraft& draft)
+      : draft_(draft), guests_(static_cast<size_t>(draft.num_ranks()), 0) {}
+
+  // By document and queries: indices of tiles.
+  std::vector<size_t> find() {
+    const std::vector<size_t> tiles = candidates(draft_);
+    for (auto begin = tiles.begin(); begin != tiles.end();) {
+      const int32_t document = draft_.tile(*begin).document;
+      const auto end = std::find_if(
+          begin, tiles.end(), [&](size_t idx) { return draft_.tile(idx).document != document; });
+      if (end - begin > 1) find({begin, end});
+      begin = end;
+    }
+    return std::move(lone_);
+  }
+
+ private:
+  // Among the candidates of one document.
+  void find(std::span<const size_t> tiles) {
+    count_guests(tiles, 1);
+    for (const size_t idx : tiles) {
+      if (is_alone(draft_.tile(idx))) lone_.push_back(idx);
+    }
+    count_guests(tiles, -1);
+  }
+
+  void count_guests(std::span<const size_t> tiles, int by) {
+    for (const size_t idx : tiles) {
+      const Tile& tile = draft_.tile(idx);
+      if (tile.server != tile.home) guests_[static_cast<size_t>(tile.server)] += by;
+    }
+  }
+
+  bool is_alone(const Tile& tile) const {
+    if (tile.keys.begin != 0 || tile.keys.end != tile.queries.end) return false;
+    const TokenLayout& layout = draft_.layout();
+    const Range keys = layout.to_line(tile.document, tile.keys);
+    const bool at_home = tile.server == tile.home;
+    if (at_home && keys.begin >= layout.piece(draft_.chunk(), tile.home).begin) return false;
+    if (guests_[static_cast<size_t>(tile.server)] != (at_home ? 0 : 1)) return false;
+    return !holds_keys(layout, draft_.chunk(), tile, keys);
+  }
+
+  const TileDraft& draft_;
+  std::vector<int> guests_;  // tiles of the document on each server away from home
+  std::vector<size_t> lone_;
+};
 
 // Tiles with neighbouring queries.
 using Run = std::span<const size_t>;
@@ -89,19 +116,28 @@ class RunBytes {
   // and the keys of its piece.
   double of(size_t begin, size_t end) const {
     const RowBytes& bytes = draft_.pass_costs().bytes;
-    const Tile& first = draft_.tile(run_[begin]);
     const Tile& last = draft_.tile(run_[end - 1]);
-    const int64_t strangers = strangers_before_[end] - strangers_before_[begin];
-    const bool has_home = strangers < static_cast<int64_t>(end - begin);
+    const bool has_home = strangers(begin, end) < static_cast<int64_t>(end - begin);
     const int64_t keys = has_home ? std::min(last.keys.end, piece_begin_) : last.keys.end;
-    const auto queries = static_cast<double>(last.queries.end - first.queries.begin);
     const double key_bytes = bytes.key_out + bytes.key_back_partial;
+    return of_queries(begin, end) + static_cast<double>(keys) * key_bytes;
+  }
+
+  // The part that only grows with the group.
+  double of_queries(size_t begin, size_t end) const {
+    const RowBytes& bytes = draft_.pass_costs().bytes;
+    const int64_t queries =
+        draft_.tile(run_[end - 1]).queries.end - draft_.tile(run_[begin]).queries.begin;
     const double query_back = end - begin > 1 ? bytes.query_back_partial : bytes.query_back;
-    return static_cast<double>(strangers) * queries * (bytes.query_out + query_back) +
-           static_cast<double>(keys) * key_bytes;
+    return static_cast<double>(strangers(begin, end)) * static_cast<double>(queries) *
+           (bytes.query_out + query_back);
   }
 
  private:
+  int64_t strangers(size_t begin, size_t end) const {
+    return strangers_before_[end] - strangers_before_[begin];
+  }
+
   const TileDraft& draft_;
   Run run_;
   std::vector<int64_t> strangers_before_;  // servers away from home
@@ -115,6 +151,7 @@ std::vector<size_t> best_partition(const TileDraft& draft, Run run) {
   std::vector<size_t> last_begin(run.size() + 1, 0);
   for (size_t end = 1; end <= run.size(); ++end) {
     for (size_t begin = end; begin-- > 0 && end - begin <= kMaxSharing;) {
+      if (begin + 1 < end && bytes.of_queries(begin, end) >= best[end]) break;
       const double sum = best[begin] + bytes.of(begin, end);
       if (begin + 1 == end || sum < best[end]) {
         best[end] = sum;
@@ -187,7 +224,7 @@ bool share_run(Run run, TileDraft* draft) {
 }  // namespace
 
 bool share_keys(TileDraft* draft) {
-  const std::vector<size_t> lone = lone_tiles(*draft);
+  const std::vector<size_t> lone = LoneTiles(*draft).find();
   bool changed = false;
   for (size_t begin = 0; begin < lone.size();) {
     size_t end = begin + 1;

@@ -1,6 +1,7 @@
 #include "planner/plan_prediction.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/check.h"
 #include "planner/prediction_parts.h"
@@ -12,25 +13,25 @@ double base_s(const PlanningCosts& costs, size_t rank) {
   return costs.base_s.empty() ? 0 : costs.base_s[rank];
 }
 
-// Bytes of a row of each kind, whole and partial.
-struct LegBytes {
-  double query = 0;
-  double partial_query = 0;
-  double key = 0;
-  double partial_key = 0;
-};
+// Bytes of a row: [query or key][whole or partial].
+using LegBytes = std::array<std::array<double, 2>, 2>;
 
 ExchangeClock play(const std::vector<Round>& leg, const ServerLinks& links, size_t num_ranks,
                    const LegBytes& bytes) {
   ExchangeClock clock(links, static_cast<int>(num_ranks));
   for (const Round& round : leg) {
-    for (const Transfer& transfer : round.transfers) {
-      const bool is_query = transfer.kind == RowKind::kQuery;
-      const double row_bytes = transfer.partial
-                                   ? (is_query ? bytes.partial_query : bytes.partial_key)
-                                   : (is_query ? bytes.query : bytes.key);
-      clock.add(transfer.source, transfer.destination,
-                static_cast<double>(transfer.line.size()) * row_bytes);
+    const std::vector<Transfer>& transfers = round.transfers;
+    for (size_t idx = 0; idx < transfers.size();) {
+      const Transfer& first = transfers[idx];
+      ExchangeClock::Message message = clock.start_message(first.source, first.destination);
+      for (; idx < transfers.size() && transfers[idx].source == first.source &&
+             transfers[idx].destination == first.destination;
+           ++idx) {
+        const Transfer& transfer = transfers[idx];
+        const size_t kind = transfer.kind == RowKind::kQuery ? 0 : 1;
+        message.add(static_cast<double>(transfer.line.size()) *
+                    bytes[kind][transfer.partial ? 1 : 0]);
+      }
     }
     clock.end_round();
   }
@@ -103,11 +104,11 @@ double LegClocks::late_s(const ExchangeWindow& window) const {
 LegClocks play_legs(const AttentionPlan& plan, const PlanningCosts& costs) {
   const RowBytes& bytes = costs.pass(plan.direction).bytes;
   const size_t ranks = plan.servers.size();
-  return {
-      play(plan.out, costs.links, ranks,
-           {bytes.query_out, bytes.query_out, bytes.key_out, bytes.key_out}),
-      play(plan.back, costs.links, ranks,
-           {bytes.query_back, bytes.query_back_partial, bytes.key_back, bytes.key_back_partial})};
+  return {play(plan.out, costs.links, ranks,
+               {{{bytes.query_out, bytes.query_out}, {bytes.key_out, bytes.key_out}}}),
+          play(plan.back, costs.links, ranks,
+               {{{bytes.query_back, bytes.query_back_partial},
+                 {bytes.key_back, bytes.key_back_partial}}})};
 }
 
 void conclude(const PlanningCosts& costs, Direction direction, const ExchangeClock& enter,

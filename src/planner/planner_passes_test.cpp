@@ -75,6 +75,30 @@ TEST(PassBalance, UnequalSpeedsAndBaseTimesMeetOneLevel) {
   EXPECT_EQ(draft.load_s(2), 0);
 }
 
+// Documents so long that the keys of one fill the window: no server may settle the remainders of
+// two.
+TEST(PassBalance, KeysInTimeKeepOneServerFromWaitingForManyKeys) {
+  std::vector<int64_t> lengths = {1 << 18, 1 << 18, 1 << 17};
+  for (int idx = 0; idx < 24 * 32; ++idx) lengths.push_back(2048);
+  const TokenLayout layout = even_layout(lengths, 1, 32);
+  PlanningCosts costs = pair_costs(kSizes, 1e12, 1e9, 32);
+  const double keys_s = (1 << 18) * costs.forward.bytes.key_out / 1e9;
+  costs.forward.window = {keys_s, keys_s};
+  const auto longest_wait_s = [&](bool keys_in_time) {
+    TileDraft draft(layout, 0, Direction::kForward, costs);
+    balance(0.01, &draft, keys_in_time);
+    const AttentionPlan plan = route_tiles(draft).plan;
+    EXPECT_NO_THROW(verify_plan(layout, plan, {.require_block_alignment = true}));
+    double most_bytes = 0;
+    for (const ServerPrediction& server : predict(layout, plan, costs).servers) {
+      most_bytes = std::max(most_bytes, server.out.received_bytes);
+    }
+    return most_bytes / 1e9;
+  };
+  EXPECT_GT(longest_wait_s(false), 1.5 * keys_s);
+  EXPECT_LE(longest_wait_s(true), keys_s);
+}
+
 TEST(PassTiles, SharedKeysAreFewerBytesForTheSameWork) {
   // One long document on two of 32 ranks: many servers take neighbouring queries of it.
   std::vector<int64_t> lengths = {1 << 20};

@@ -24,12 +24,6 @@ constexpr int64_t kLeastRows = 2 * kBlockTokens;
 constexpr double kLeastStretch = 1.0 / 2048;
 constexpr int64_t kMostParts = 8;
 
-// In the wire order of one source.
-bool comes_before(const Transfer& a, const Transfer& b) {
-  if (a.destination != b.destination) return a.destination < b.destination;
-  return a.kind != b.kind ? a.kind < b.kind : a.line.begin < b.line.begin;
-}
-
 }  // namespace
 
 RelayWays::RelayWays(const TokenLayout& layout, const PlanningCosts& costs, Direction direction,
@@ -41,16 +35,19 @@ RelayWays::RelayWays(const TokenLayout& layout, const PlanningCosts& costs, Dire
       ranks_(static_cast<size_t>(layout.num_ranks())),
       node_of_(ranks_),
       group_of_(ranks_),
-      alone_loads_(costs.links, node_of_),
+      alone_loads_(costs.links, ranks_),
       shared_row_bytes_{{{pass_.bytes.query_out, pass_.bytes.query_back_partial},
                          {pass_.bytes.key_out, pass_.bytes.key_back_partial}}},
-      sent_(ranks_, 0.0) {
+      sent_(ranks_, 0.0),
+      loads_{RoundLoads(costs.links, ranks_), RoundLoads(costs.links, ranks_),
+             RoundLoads(costs.links, ranks_)} {
   const int per_node = costs.links.servers_per_node;
   for (int rank = 0; rank < layout.num_ranks(); ++rank) {
     const auto idx = static_cast<size_t>(rank);
     node_of_[idx] = rank / per_node;
     group_of_[idx] = per_node < layout.num_ranks() ? node_of_[idx] : rank;
   }
+  far_link_ = per_node < layout.num_ranks() ? RoundLoads::kBetweenNodes : RoundLoads::kInsideNode;
   for (const Transfer& transfer : transfers_) {
     if (is_far(transfer.source, transfer.destination)) sent(transfer.source) += weight(transfer);
   }
@@ -103,36 +100,15 @@ bool RelayWays::find() {
 }
 
 std::vector<Round> RelayWays::rounds() {
+  best_hops_[0].insert(best_hops_[0].end(), alone_.begin(), alone_.end());
   std::vector<Round> rounds;
   for (std::vector<Transfer>& hops : best_hops_) {
-    if (rounds.empty()) {
-      rounds.push_back({merged_by_source(hops)});
-    } else if (!hops.empty()) {
-      sort_for_the_wire(layout_.num_ranks(), &hops);
-      rounds.push_back({std::move(hops)});
-    }
+    if (hops.empty() && !rounds.empty()) continue;
+    sort_for_the_wire(layout_.num_ranks(), &hops);
+    rounds.push_back({std::move(hops)});
+    join_neighbours(&rounds.back().transfers);
   }
-  for (Round& round : rounds) join_neighbours(&round.transfers);
   return rounds;
-}
-
-// Both what goes alone and `first_hops` come by rising source.
-std::vector<Transfer> RelayWays::merged_by_source(const std::vector<Transfer>& first_hops) const {
-  std::vector<Transfer> merged;
-  merged.reserve(alone_.size() + first_hops.size());
-  auto hop = first_hops.begin();
-  for (auto alone = alone_.begin(); alone != alone_.end() || hop != first_hops.end();) {
-    const bool takes_hop =
-        alone == alone_.end() || (hop != first_hops.end() && hop->source < alone->source);
-    const int source = takes_hop ? hop->source : alone->source;
-    const auto begin = std::ssize(merged);
-    for (; alone != alone_.end() && alone->source == source; ++alone) merged.push_back(*alone);
-    for (; hop != first_hops.end() && hop->source == source; ++hop) merged.push_back(*hop);
-    if (!std::is_sorted(merged.begin() + begin, merged.end(), comes_before)) {
-      std::sort(merged.begin() + begin, merged.end(), comes_before);
-    }
-  }
-  return merged;
 }
 
 void RelayWays::join_neighbours(std::vector<Transfer>* transfers) const {
@@ -231,7 +207,9 @@ double RelayWays::find_ways() {
         std::max(0.0, goal_bytes_ - alone_sent_[rank]) / std::max(1.0, copied_bytes_[rank]);
     sent_[rank] = std::max(goal_bytes_, alone_sent_[rank]);
   }
-  loads_.assign(1, alone_loads_);
+  loads_[0] = alone_loads_;
+  loads_[1].clear();
+  loads_[2].clear();
   for (std::vector<Transfer>& hops : hops_) hops.clear();
   for (const SharedStretch& stretch : shared_.stretches()) relay(stretch);
   RoundLoads::Legs seconds;
@@ -271,8 +249,9 @@ void RelayWays::find_groups(const SharedStretch& stretch) {
     if (is_far(stretch.home, takers[begin])) {
       groups_.push_back({takers.subspan(begin, end - begin), takers[begin]});
     } else {
+      const Parcel parcel = parcel_of(stretch, stretch.line);
       for (const int taker : takers.subspan(begin, end - begin)) {
-        send(stretch.home, taker, stretch, stretch.line, 0);
+        send(stretch.home, taker, parcel, 0, RoundLoads::kInsideNode);
       }
     }
     begin = end;
@@ -298,36 +277,41 @@ void RelayWays::relay_part(const SharedStretch& stretch, const Range& line, size
     group.entry =
         *std::min_element(group.takers.begin(), group.takers.end(),
                           [&](int one, int other) { return received(one) < received(other); });
+    group.entry_sent_bytes = sent(group.entry);
     received(group.entry) += bytes;
   }
   if (copies < groups_.size()) {
-    std::sort(groups_.begin(), groups_.end(), [&](const Group& one, const Group& other) {
-      const double a = sent(one.entry);
-      const double b = sent(other.entry);
-      return a != b ? a < b : one.entry < other.entry;
+    std::sort(groups_.begin(), groups_.end(), [](const Group& one, const Group& other) {
+      return one.entry_sent_bytes != other.entry_sent_bytes
+                 ? one.entry_sent_bytes < other.entry_sent_bytes
+                 : one.entry < other.entry;
     });
   }
+  const Parcel parcel = parcel_of(stretch, line);
   for (size_t idx = 0; idx < groups_.size(); ++idx) {
     const Group& group = groups_[idx];
     const bool from_home = idx < copies;
     const int source = from_home ? stretch.home : groups_[idx % copies].entry;
     if (!from_home) sent(source) += bytes;
     const size_t round = from_home ? 0 : 1;
-    send(source, group.entry, stretch, line, round);
+    send(source, group.entry, parcel, round, far_link_);
     for (const int taker : group.takers) {
-      if (taker != group.entry) send(group.entry, taker, stretch, line, round + 1);
+      if (taker == group.entry) continue;
+      send(group.entry, taker, parcel, round + 1, RoundLoads::kInsideNode);
     }
   }
 }
 
-void RelayWays::send(int source, int destination, const SharedStretch& of, const Range& line,
-                     size_t round) {
-  if (hops_.size() <= round) hops_.resize(round + 1);
-  hops_[round].push_back({source, destination, of.kind, line, false});
-  while (loads_.size() <= round) loads_.emplace_back(costs_.links, node_of_);
-  const RoundLoads::Legs& row = shared_row_bytes_[of.kind == RowKind::kQuery ? 0 : 1];
+RelayWays::Parcel RelayWays::parcel_of(const SharedStretch& stretch, const Range& line) const {
+  const RoundLoads::Legs& row = shared_row_bytes_[stretch.kind == RowKind::kQuery ? 0 : 1];
   const auto rows = static_cast<double>(line.size());
-  loads_[round].add(source, destination, rows * row.out, rows * row.back);
+  return {stretch.kind, line, {rows * row.out, rows * row.back}};
+}
+
+void RelayWays::send(int source, int destination, const Parcel& parcel, size_t round,
+                     RoundLoads::Link link) {
+  hops_[round].push_back({source, destination, parcel.kind, parcel.line, false});
+  loads_[round].add(source, destination, link, parcel.bytes);
 }
 
 // Of rows with one taker.
@@ -335,9 +319,12 @@ void RelayWays::add_load(const Transfer& transfer) {
   const RowBytes& bytes = pass_.bytes;
   const bool query = transfer.kind == RowKind::kQuery;
   const auto rows = static_cast<double>(transfer.line.size());
+  const bool same_node = node_of_[static_cast<size_t>(transfer.source)] ==
+                         node_of_[static_cast<size_t>(transfer.destination)];
   alone_loads_.add(transfer.source, transfer.destination,
-                   rows * (query ? bytes.query_out : bytes.key_out),
-                   rows * (query ? bytes.query_back : bytes.key_back));
+                   same_node ? RoundLoads::kInsideNode : RoundLoads::kBetweenNodes,
+                   {rows * (query ? bytes.query_out : bytes.key_out),
+                    rows * (query ? bytes.query_back : bytes.key_back)});
 }
 
 }  // namespace longspan

@@ -47,9 +47,18 @@ class RelayWays {
   struct Group {
     std::span<const int> takers;
     int entry = 0;  // the one that gets the rows from outside
+    double entry_sent_bytes = 0;
   };
+  // Rows that travel together.
+  struct Parcel {
+    RowKind kind = RowKind::kQuery;
+    Range line;
+    RoundLoads::Legs bytes;
+  };
+  // From homes; on to other nodes; inside those.
+  static constexpr size_t kRounds = 3;
   // Shared rows on their way, round by round.
-  using Hops = std::vector<std::vector<Transfer>>;
+  using Hops = std::array<std::vector<Transfer>, kRounds>;
 
   double& sent(int rank) { return sent_[static_cast<size_t>(rank)]; }
   double& received(int rank) { return received_[static_cast<size_t>(rank)]; }
@@ -62,7 +71,7 @@ class RelayWays {
 
   void set_goal();
   double peak_s() const;
-  bool has_relays() const { return best_hops_.size() > 1 && !best_hops_[1].empty(); }
+  bool has_relays() const { return !best_hops_[1].empty(); }
   void split();
   void split(size_t begin, size_t end, RowKind kind);
   size_t count_groups(const SharedStretch& stretch) const;
@@ -72,9 +81,9 @@ class RelayWays {
   void find_groups(const SharedStretch& stretch);
   int64_t count_parts(const SharedStretch& stretch, int64_t copies) const;
   void relay_part(const SharedStretch& stretch, const Range& line, size_t copies);
-  void send(int source, int destination, const SharedStretch& of, const Range& line, size_t round);
+  Parcel parcel_of(const SharedStretch& stretch, const Range& line) const;
+  void send(int source, int destination, const Parcel& parcel, size_t round, RoundLoads::Link link);
   void add_load(const Transfer& transfer);
-  std::vector<Transfer> merged_by_source(const std::vector<Transfer>& first_hops) const;
   void join_neighbours(std::vector<Transfer>* transfers) const;
   bool goes_on(const Transfer& last, const Transfer& next) const;
 
@@ -85,6 +94,7 @@ class RelayWays {
   const size_t ranks_;
   std::vector<int> node_of_;
   std::vector<int> group_of_;
+  RoundLoads::Link far_link_ = RoundLoads::kBetweenNodes;  // of two groups
   SharedRows shared_;
   std::vector<Transfer> alone_;  // rows with one taker, straight from their homes
   RoundLoads alone_loads_;
@@ -100,7 +110,7 @@ class RelayWays {
   std::vector<double> sent_;
   std::vector<double> received_;
   std::vector<double> share_of_copies_;  // that each home sends itself
-  std::vector<RoundLoads> loads_;
+  std::array<RoundLoads, kRounds> loads_;
   Hops hops_;
   Hops best_hops_;
   // Reused for every stretch.

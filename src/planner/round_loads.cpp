@@ -4,17 +4,16 @@
 
 namespace longspan {
 
-RoundLoads::RoundLoads(const ServerLinks& links, const std::vector<int>& node_of_ranks)
-    : nodes_(&node_of_ranks),
-      bytes_per_s_{links.inside_node.bytes_per_s, links.between_nodes.bytes_per_s},
-      flows_(node_of_ranks.size()) {}
+RoundLoads::RoundLoads(const ServerLinks& links, size_t num_ranks)
+    : bytes_per_s_{links.inside_node.bytes_per_s, links.between_nodes.bytes_per_s},
+      flows_(num_ranks) {}
 
 RoundLoads::Legs RoundLoads::seconds() const {
   Legs slowest;
-  for (const size_t link : {size_t{0}, size_t{1}}) {
+  for (const size_t link : {kInsideNode, kBetweenNodes}) {
     if (bytes_per_s_[link] <= 0) continue;
     Legs most;
-    for (const std::array<Legs, 4>& flows : flows_) {
+    for (const Flows& flows : flows_) {
       for (const Legs& flow : {flows[2 * link], flows[2 * link + 1]}) {
         most.out = std::max(most.out, flow.out);
         most.back = std::max(most.back, flow.back);

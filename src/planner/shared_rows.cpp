@@ -7,11 +7,16 @@ namespace longspan {
 void SharedRows::split(std::span<const Transfer> transfers, int64_t least_rows,
                        std::vector<Transfer>* rest) {
   by_begin_.clear();
-  for (size_t idx = 0; idx < transfers.size(); ++idx)
+  for (size_t idx = 0; idx < transfers.size(); ++idx) {
     by_begin_.push_back({transfers[idx].line, idx});
-  std::sort(by_begin_.begin(), by_begin_.end(), [](const Wanted& a, const Wanted& b) {
+  }
+  const auto begins_before = [](const Wanted& a, const Wanted& b) {
     return a.line.begin != b.line.begin ? a.line.begin < b.line.begin : a.transfer < b.transfer;
-  });
+  };
+  // Of one document all begin alike.
+  if (!std::is_sorted(by_begin_.begin(), by_begin_.end(), begins_before)) {
+    std::sort(by_begin_.begin(), by_begin_.end(), begins_before);
+  }
   is_alone_.assign(transfers.size(), 0);
   pieces_.clear();
   // Transfers that have rows in common, directly or through others, form a cluster.
@@ -34,29 +39,30 @@ void SharedRows::split(std::span<const Transfer> transfers, int64_t least_rows,
   rest->insert(rest->end(), pieces_.begin(), pieces_.end());
 }
 
+// The cluster comes by rising begin, and takers of one begin ascend.
 void SharedRows::sweep(std::span<const Transfer> transfers, std::span<const Wanted> cluster,
                        int64_t least_rows) {
-  edges_.clear();
+  ends_.clear();
   for (const Wanted& wanted : cluster) {
-    const int taker = transfers[wanted.transfer].destination;
-    edges_.push_back({wanted.line.begin, true, taker});
-    edges_.push_back({wanted.line.end, false, taker});
+    ends_.push_back({wanted.line.end, transfers[wanted.transfer].destination});
   }
-  std::sort(edges_.begin(), edges_.end(), [](const Edge& a, const Edge& b) {
-    if (a.at != b.at) return a.at < b.at;
-    return a.begins != b.begins ? b.begins : a.taker < b.taker;
-  });
+  std::sort(ends_.begin(), ends_.end(), [](const End& a, const End& b) { return a.at < b.at; });
   active_.clear();
-  for (size_t idx = 0; idx < edges_.size(); ++idx) {
-    const Edge& edge = edges_[idx];
-    if (idx > 0 && edges_[idx - 1].at < edge.at && !active_.empty()) {
-      add(transfers.front(), {edges_[idx - 1].at, edge.at}, least_rows);
+  int64_t at = cluster.front().line.begin;
+  auto begins = cluster.begin();
+  for (auto end = ends_.begin(); end != ends_.end();) {
+    const int64_t next = begins == cluster.end() ? end->at : std::min(begins->line.begin, end->at);
+    if (at < next && !active_.empty()) add(transfers.front(), {at, next}, least_rows);
+    at = next;
+    for (; end != ends_.end() && end->at == at; ++end) {
+      active_.erase(std::find(active_.begin(), active_.end(), end->taker));
     }
-    const auto place = std::lower_bound(active_.begin(), active_.end(), edge.taker);
-    if (edge.begins) {
-      active_.insert(place, edge.taker);
-    } else {
-      active_.erase(place);
+    for (; begins != cluster.end() && begins->line.begin == at; ++begins) {
+      const int taker = transfers[begins->transfer].destination;
+      const auto place = active_.empty() || active_.back() < taker
+                             ? active_.end()
+                             : std::lower_bound(active_.begin(), active_.end(), taker);
+      active_.insert(place, taker);
     }
   }
 }

@@ -30,9 +30,9 @@ struct SharedStretch {
 
 class SharedRows {
  public:
-  // `transfers`: of one source and kind, round 0. Stretches with several takers and at least
-  // `least_rows` rows are added to the list; what else the transfers carry is appended to `rest`,
-  // transfers that share no row with others first, in their order.
+  // `transfers`: of one source and kind, round 0, by rising destination. Stretches with several
+  // takers and at least `least_rows` rows are added to the list; what else the transfers carry is
+  // appended to `rest`, transfers that share no row with others first, in their order.
   void split(std::span<const Transfer> transfers, int64_t least_rows, std::vector<Transfer>* rest);
 
   const std::vector<SharedStretch>& stretches() const { return stretches_; }
@@ -42,9 +42,8 @@ class SharedRows {
   }
 
  private:
-  struct Edge {
+  struct End {
     int64_t at = 0;
-    bool begins = false;
     int taker = 0;
   };
 
@@ -64,7 +63,7 @@ class SharedRows {
   std::vector<Wanted> by_begin_;
   std::vector<char> is_alone_;    // of each transfer
   std::vector<Transfer> pieces_;  // what clusters leave to single takers
-  std::vector<Edge> edges_;
+  std::vector<End> ends_;         // of a cluster
   std::vector<int> active_;
 };
 

@@ -1,6 +1,7 @@
 #include "planner/tile_borders.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "planner/block_search.h"
@@ -16,8 +17,19 @@ int64_t border_at_share(const Tile& tile, double share) {
 
 int64_t border_at_cost(const TileDraft& draft, const Tile& tile, double target_s) {
   const Range& queries = tile.queries;
+  // The search ends next to the border, whose costs are asked for again.
+  struct Known {
+    int64_t border = -1;
+    double cost_s = 0;
+  };
+  std::array<Known, 2> known;
   const auto cost_to = [&](int64_t border) {
-    return border <= queries.begin ? 0.0 : draft.cost_s(tile, {queries.begin, border});
+    if (border <= queries.begin) return 0.0;
+    for (const Known& before : known) {
+      if (before.border == border) return before.cost_s;
+    }
+    known = {Known{border, draft.cost_s(tile, {queries.begin, border})}, known[0]};
+    return known[0].cost_s;
   };
   // Borders inside the tile are the blocks [first, last]; before and after come begin and end.
   const int64_t first = queries.begin / kBlockTokens + 1;

@@ -6,15 +6,23 @@
 namespace longspan {
 namespace {
 
+// Where the transfers that `takes` of each rank begin, once they are sorted by one of their ranks.
+template <typename Takes>
+std::vector<size_t> first_of_each(int num_ranks, const std::vector<Transfer>& transfers,
+                                  int Transfer::*rank, const Takes& takes) {
+  std::vector<size_t> first(static_cast<size_t>(num_ranks) + 1, 0);
+  for (const Transfer& transfer : transfers) {
+    if (takes(transfer)) ++first[static_cast<size_t>(transfer.*rank) + 1];
+  }
+  for (size_t idx = 1; idx < first.size(); ++idx) first[idx] += first[idx - 1];
+  return first;
+}
+
 // A stable sort of the transfers that `takes` by one of their ranks.
 template <typename Takes>
 std::vector<Transfer> counted_into_place(int num_ranks, const std::vector<Transfer>& transfers,
                                          int Transfer::*rank, const Takes& takes) {
-  std::vector<size_t> next(static_cast<size_t>(num_ranks) + 1, 0);
-  for (const Transfer& transfer : transfers) {
-    if (takes(transfer)) ++next[static_cast<size_t>(transfer.*rank) + 1];
-  }
-  for (size_t idx = 1; idx < next.size(); ++idx) next[idx] += next[idx - 1];
+  std::vector<size_t> next = first_of_each(num_ranks, transfers, rank, takes);
   std::vector<Transfer> sorted(next.back());
   for (const Transfer& transfer : transfers) {
     if (takes(transfer)) sorted[next[static_cast<size_t>(transfer.*rank)]++] = transfer;
@@ -24,6 +32,15 @@ std::vector<Transfer> counted_into_place(int num_ranks, const std::vector<Transf
 
 bool all(const Transfer&) {
   return true;
+}
+
+std::vector<uint32_t> order_by_destination(int num_ranks, const std::vector<Transfer>& transfers) {
+  std::vector<size_t> next = first_of_each(num_ranks, transfers, &Transfer::destination, all);
+  std::vector<uint32_t> order(transfers.size());
+  for (size_t idx = 0; idx < transfers.size(); ++idx) {
+    order[next[static_cast<size_t>(transfers[idx].destination)]++] = static_cast<uint32_t>(idx);
+  }
+  return order;
 }
 
 bool by_kind_and_line(const Transfer& a, const Transfer& b) {
@@ -37,15 +54,24 @@ void sort_by_source(int num_ranks, std::vector<Transfer>* transfers) {
 }
 
 void sort_for_the_wire(int num_ranks, std::vector<Transfer>* transfers) {
-  *transfers = counted_into_place(num_ranks, *transfers, &Transfer::destination, all);
-  sort_by_source(num_ranks, transfers);
+  // By destination only their places: a transfer moves once.
+  const std::vector<uint32_t> by_destination = order_by_destination(num_ranks, *transfers);
+  std::vector<size_t> next = first_of_each(num_ranks, *transfers, &Transfer::source, all);
+  std::vector<Transfer> sorted(transfers->size());
+  for (const uint32_t idx : by_destination) {
+    const Transfer& transfer = (*transfers)[idx];
+    sorted[next[static_cast<size_t>(transfer.source)]++] = transfer;
+  }
+  transfers->swap(sorted);
   for (auto begin = transfers->begin(); begin != transfers->end();) {
     auto end = std::next(begin);
-    while (end != transfers->end() && end->source == begin->source &&
-           end->destination == begin->destination) {
-      ++end;
+    bool is_in_order = true;
+    for (; end != transfers->end() && end->source == begin->source &&
+           end->destination == begin->destination;
+         ++end) {
+      is_in_order = is_in_order && by_kind_and_line(*std::prev(end), *end);
     }
-    if (!std::is_sorted(begin, end, by_kind_and_line)) std::sort(begin, end, by_kind_and_line);
+    if (!is_in_order) std::sort(begin, end, by_kind_and_line);
     begin = end;
   }
 }

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <filesystem>
 #include <iostream>
 
 #include "base/narrow.h"
@@ -25,14 +26,25 @@ struct TrainArguments {
   int64_t ranks = 0;
   int64_t trace_step = 0;
   bool print_config = false;
+  bool verbose = false;
   std::vector<std::string> overrides;
 };
+
+void print_configuration(const LoadedConfig& loaded, bool whole, std::ostream& console) {
+  if (whole) {
+    console << loaded.annotated_toml() << "\n";
+    return;
+  }
+  const auto path = std::filesystem::path(loaded.config.output.folder) / "config.toml";
+  console << "# What was chosen; everything else has its default: " << path.string()
+          << ", or --verbose.\n"
+          << loaded.changed_toml() << "\n";
+}
 
 void print_start(const RunSetup& setup, const RunProcess& process, const TrainProcess& train,
                  const ResumePoint& from) {
   std::ostream& console = process.console();
   const RunConfig& config = setup.config();
-  console << setup.loaded.annotated_toml() << "\n";
   console << "longspan " << train.version << (train.commit.empty() ? "" : " " + train.commit)
           << ", " << process.launch().description << "\n";
   console << "model        " << model_family_name(setup.spec.family) << ", "
@@ -78,9 +90,11 @@ int train(const TrainArguments& arguments) {
       setup = make_run_setup(std::move(loaded));
       if (!process.is_first()) return;
       const std::string& folder = setup.config().output.folder;
-      others = check_run_folder(folder);
-      lock.emplace(folder);
-      if (lock->held()) remove_run_leftovers(folder);
+      naming_key(setup.loaded, "output.folder", [&] {
+        others = check_run_folder(folder);
+        lock.emplace(folder);
+        if (lock->held()) remove_run_leftovers(folder);
+      });
     });
     // Only now: until the lock was taken another run could add checkpoints.
     ResumePoint from;
@@ -104,6 +118,7 @@ int train(const TrainArguments& arguments) {
     const int64_t processes = config.layout.ranks / process.local_ranks(config);
     train.peak.per_second *= static_cast<double>(
         processes * devices_of_ranks(tensors.device(), narrow<int>(process.local_ranks(config))));
+    print_configuration(setup.loaded, arguments.verbose, process.console());
     print_start(setup, process, train, from);
     if (lock && !lock->held()) {
       process.console() << "lock         none: the file system of " << config.output.folder
@@ -138,6 +153,8 @@ void add_train(CLI::App& app, VerbRunner& run) {
       ->check(whole_number(1));
   verb->add_flag("--print-config", arguments->print_config,
                  "Print the resolved configuration, each value with where it came from, and stop");
+  verb->add_flag("--verbose", arguments->verbose,
+                 "Begin with the whole resolved configuration, not only with what was chosen");
   allow_overrides(*verb);
   verb->callback([verb, arguments, &run] {
     arguments->overrides = verb->remaining();

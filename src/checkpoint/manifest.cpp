@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "formats/json_fault.h"
 
 namespace longspan {
 namespace {
@@ -203,7 +204,7 @@ Manifest parse_manifest(const Json& json, const std::string& origin) {
     }
     return manifest;
   } catch (const nlohmann::json::exception& error) {
-    throw UserError(text(origin, ": not a complete manifest (", error.what(),
+    throw UserError(text(origin, ": not a complete manifest (", describe_json_error(error).reason,
                          "); resume from another checkpoint"));
   }
 }

@@ -28,7 +28,8 @@ void make_folder(const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) {
-    throw UserError(text("cannot make the folder ", folder.string(), ": ", error.message()));
+    throw UserError(text("cannot make the folder ", folder.string(), ": ", error.message(),
+                         "; name a place that can be written"));
   }
 }
 

@@ -24,7 +24,8 @@ std::vector<std::string> entries_of(const std::filesystem::path& folder) {
     names.push_back(at->path().filename().string());
   }
   if (error && error != std::errc::no_such_file_or_directory) {
-    throw UserError(text("output.folder ", folder.string(), ": ", error.message()));
+    throw UserError(text("cannot read the folder ", folder.string(), ": ", error.message(),
+                         "; name another folder"));
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -50,15 +51,14 @@ std::vector<std::string> check_run_folder(const std::filesystem::path& folder) {
   std::error_code ignored;
   const std::filesystem::path whole = std::filesystem::weakly_canonical(folder, ignored);
   if (!whole.empty() && whole == whole.root_path()) {
-    throw UserError(text("output.folder is ", folder.string(),
-                         ", the root of the file system: name a folder below it"));
+    throw UserError(
+        text(folder.string(), " is the root of the file system: name a folder below it"));
   }
   std::vector<std::string> names = entries_of(folder);
   if (latest_step(folder) || has_log_of_a_run(folder)) return {};
   for (const std::string& name : names) {
     if (!a_run_would_change(name)) continue;
-    throw UserError(text("output.folder ", folder.string(),
-                         " is not the folder of a run and holds ", name,
+    throw UserError(text(folder.string(), " is not the folder of a run and holds ", name,
                          ", which a run would replace or remove: name another folder, or "
                          "move ",
                          name, " away"));

@@ -127,7 +127,13 @@ void remove_partial_steps(const std::filesystem::path& run_folder) {
 }
 
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path) {
+  std::error_code ignored;
   if (has_mark(path)) return path;
+  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_directory(path, ignored)) {
+    throw UserError(text(path.string(),
+                         " is a file and no checkpoint: give a folder step-N, or the folder of a "
+                         "run (output.folder of its configuration)"));
+  }
   if (const auto step = latest_step(path)) return step_path(path, *step);
   throw UserError(text(path.string(),
                        " is no checkpoint and holds none: expected a folder step-N "

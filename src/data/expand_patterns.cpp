@@ -54,6 +54,15 @@ std::vector<std::filesystem::path> folder_files(const std::filesystem::path& fol
   return paths;
 }
 
+[[noreturn]] void fail_missing(const std::string& pattern) {
+  std::error_code ignored;
+  const std::string here = std::filesystem::current_path(ignored).string();
+  throw UserError(text(pattern, ": no such file; give files, folders or globs that exist",
+                       std::filesystem::path(pattern).is_absolute()
+                           ? ""
+                           : "; relative ones begin at the current directory, " + here));
+}
+
 std::vector<std::filesystem::path> expand_one(const std::string& pattern) {
   if (std::filesystem::is_directory(pattern)) return folder_files(pattern);
   // A file may have a name that looks like a pattern.
@@ -68,7 +77,7 @@ std::vector<std::filesystem::path> expand_one(const std::string& pattern) {
   std::erase_if(paths, [](const auto& path) {
     return is_sidecar(path) || std::filesystem::is_directory(path);
   });
-  if (paths.empty()) throw UserError(text(pattern, ": no such file"));
+  if (paths.empty()) fail_missing(pattern);
   return paths;
 }
 

@@ -141,6 +141,9 @@ std::vector<std::string> FastaSource::notes() const {
   const auto note = [&](int64_t counted, const std::string& sentence) {
     if (counted > 0) notes.push_back(text(path_.string(), ": ", sentence));
   };
+  note(tokenizer_.kind() == Tokenizer::Kind::kByte,
+       "bases read as the bytes of A C G T N, ids of text; the tokenizer \"nucleotide\" has an id "
+       "for each base and 6 in all");
   note(content_.ambiguous_bases,
        text(content_.ambiguous_bases, " IUPAC codes other than A C G T U N read as N"));
   note(n_runs_, text(n_runs_, " runs of more than ", options_.max_n_run, " N (", n_run_bases_,

@@ -144,6 +144,16 @@ TEST(FastaSource, WeightsOfNAndSoftMask) {
   EXPECT_THROW(open(folder, ">a\nA\n", {.mask_n_weight = -1}, none, kPlain), UserError);
 }
 
+TEST(FastaSource, BytesInPlaceOfBasesAreNoted) {
+  const TestFolder folder;
+  HoldOut none;
+  const std::string sequence = ">a\nAC\n";
+  const FastaSource bytes = open(folder, sequence, {}, none, make_tokenizer("byte"));
+  ASSERT_EQ(bytes.notes().size(), 1u);
+  EXPECT_NE(bytes.notes()[0].find("nucleotide"), std::string::npos) << bytes.notes()[0];
+  EXPECT_TRUE(open(folder, sequence, {}, none, make_tokenizer("nucleotide")).notes().empty());
+}
+
 TEST(FastaSource, LongRunsOfNEndDocuments) {
   const TestFolder folder;
   HoldOut none;
@@ -239,7 +249,7 @@ TEST(HoldOut, WhatMeetsNoRecordIsAnError) {
   };
   refuse({"a", "chr*"}, "", "'chr*' matches no record");
   refuse({}, "a 1 2\nz 0 1\n", "x.bed:2: record 'z'");
-  refuse({"absent.bed"}, "", "cannot read absent.bed");
+  refuse({"absent.bed"}, "", "cannot read the hold-out absent.bed");
   refuse({}, "a 1 5\n", "x.bed:1: ends at 5");
   refuse({}, "a 2 2\n", "x.bed:1: a line must be");
   refuse({}, "a 1\n", "x.bed:1: a line must be");

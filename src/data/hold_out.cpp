@@ -41,6 +41,11 @@ HoldOut::HoldOut(const std::vector<std::string>& entries) {
 }
 
 void HoldOut::read_bed(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) {
+    throw UserError(text("cannot read the hold-out ", path,
+                         ": no such file; a name that ends in .bed is a BED file"));
+  }
   std::istringstream lines(read_text(path));
   const size_t regions_before = regions_.size();
   std::string line;

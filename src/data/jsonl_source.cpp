@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "data/memory_source.h"
+#include "formats/json_fault.h"
 
 namespace longspan {
 namespace {
@@ -139,7 +140,8 @@ JsonlDocument parse_jsonl_line(std::string_view source, const std::optional<Toke
   try {
     line = nlohmann::json::parse(source);
   } catch (const nlohmann::json::exception& error) {
-    throw UserError(text(where, ": not valid JSON: ", error.what()));
+    const JsonFault fault = describe_json_error(error);
+    throw UserError(text(where, ": ", fault.in_line()));
   }
   if (!line.is_object()) throw UserError(text(where, ": a line must be one JSON object"));
   if (line.contains("text")) return {read_text_key(line, tokenizer, where), read_name(line)};

@@ -33,6 +33,16 @@ TEST(Jsonl, ReadsTextIdsMasksAndNames) {
   EXPECT_EQ(source.vocabulary_bound(), 901);
 }
 
+TEST(Jsonl, AnErrorHasOneLineNumberAndPlainWords) {
+  try {
+    scan_jsonl("{\"text\": \"ok\"}\n\n{\"text\": \"b\"\n", kBytes, "x.jsonl");
+    ADD_FAILURE() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(),
+                 "x.jsonl:3: not valid JSON at column 13: unexpected end of input; expected '}'");
+  }
+}
+
 TEST(Jsonl, ErrorsNameFileAndLine) {
   for (const char* bad : {
            "{\"text\": \"a\"",

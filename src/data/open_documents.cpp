@@ -163,6 +163,19 @@ class Opener {
   std::vector<std::unique_ptr<DocumentSource>> sources_;
 };
 
+std::string prefix_of(const std::string& named_by) {
+  return named_by.empty() ? "" : named_by + ": ";
+}
+
+std::vector<std::filesystem::path> files_of(const std::vector<std::string>& patterns,
+                                            const std::string& named_by) {
+  try {
+    return expand_patterns(patterns);
+  } catch (const UserError& error) {
+    throw UserError(text(prefix_of(named_by), error.what()));
+  }
+}
+
 }  // namespace
 
 DocumentFormat parse_document_format(const std::string& word) {
@@ -177,11 +190,12 @@ DocumentFormat parse_document_format(const std::string& word) {
 
 std::unique_ptr<DocumentSource> open_documents(const std::vector<std::string>& patterns,
                                                const OpenOptions& options) {
-  auto source = Opener(options).open(expand_patterns(patterns));
+  auto source = Opener(options).open(files_of(patterns, options.named_by));
   if (source->count() == 0) {
     std::string listed;
     for (const std::string& pattern : patterns) listed += ' ' + pattern;
-    throw UserError(text("no documents in", listed));
+    throw UserError(text(prefix_of(options.named_by), "no documents in", listed,
+                         "; name files that hold some"));
   }
   return source;
 }

@@ -34,6 +34,8 @@ DocumentFormat parse_document_format(const std::string& word);
 struct OpenOptions {
   std::optional<Tokenizer> tokenizer = {};  // none: only files that hold token ids can be opened
   DocumentFormat format = DocumentFormat::kAuto;
+  // Whose value the patterns are, as errors about them say it: "data.train (run.toml:3)".
+  std::string named_by = {};
   uint64_t seed = 0;  // of strands and rotations
 
   FastaOptions fasta = {};

@@ -96,6 +96,12 @@ TEST(OpenDocuments, RefusalsSayWhatToDo) {
   expect(refusal({path("nested")}), "no file in this folder");
   expect(refusal({path("docs"), path("docs/a.txt")}), "earlier pattern");
   expect(refusal({path("none*.txt")}), "no such file");
+  expect(refusal({"none.txt"}), std::filesystem::current_path().string());
+  OpenOptions named = kByteOptions;
+  named.named_by = "data.train (run.toml:3)";
+  for (const char* wrong : {"none.txt", "nested", "empty.jsonl"}) {
+    EXPECT_TRUE(refusal({path(wrong)}, named).starts_with("data.train (run.toml:3): ")) << wrong;
+  }
   expect(refusal({path("**/a.txt")}), "'**'");
   expect(refusal({path("x.weird")}), "data.format");
   expect(refusal({path("docs/a.txt"), path("docs/*.txt")}), "earlier pattern");

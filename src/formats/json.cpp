@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "formats/atomic_file.h"
+#include "formats/json_fault.h"
 #include "formats/regular_file.h"
 
 namespace longspan {
@@ -12,7 +13,8 @@ Json parse_json(std::string_view source, const std::string& origin) {
   try {
     return Json::parse(source);
   } catch (const Json::exception& error) {
-    throw UserError(text(origin, ": not valid JSON: ", error.what()));
+    const JsonFault fault = describe_json_error(error);
+    throw UserError(text(origin, ":", fault.line, ": ", fault.in_line()));
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "formats/json.h"
+#include "formats/json_fault.h"
 
 namespace longspan {
 namespace {
@@ -22,7 +23,8 @@ std::map<std::string, std::string> read_weight_map(const std::filesystem::path& 
   try {
     index = nlohmann::json::parse(read_text(path));
   } catch (const nlohmann::json::exception& error) {
-    throw UserError(text(path.string(), ": not valid JSON: ", error.what()));
+    const JsonFault fault = describe_json_error(error);
+    throw UserError(text(path.string(), ":", fault.line, ": ", fault.in_line()));
   }
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     throw UserError(text(path.string(), ": no object 'weight_map' from tensor names to files"));

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "formats/json.h"
+#include "formats/json_fault.h"
 #include "formats/little_endian.h"
 
 namespace longspan {
@@ -81,7 +82,8 @@ SortedJson parse_with_unique_keys(std::string_view source, const std::string& or
     }
     return json;
   } catch (const SortedJson::exception& error) {
-    throw UserError(text(origin, ": the header is not valid JSON: ", error.what()));
+    throw UserError(
+        text(origin, ": the header is not valid JSON: ", describe_json_error(error).reason));
   }
 }
 

@@ -236,6 +236,10 @@ TEST(SvgChart, DrawsOnlyFiniteValues) {
   const std::string svg = line_chart_svg(chart);
   EXPECT_EQ(svg.find("nan"), std::string::npos);
   EXPECT_NE(svg.find("a&lt;b"), std::string::npos);
+  // One point makes no line, so it is drawn as a dot.
+  EXPECT_EQ(svg.find("<circle"), std::string::npos);
+  const LineChart single{.x_label = "step", .y_label = "loss", .series = {{.points = {{1, 2}}}}};
+  EXPECT_NE(line_chart_svg(single).find("<circle"), std::string::npos);
   // Charts without data, with one point and with equal values are still charts.
   for (const auto& points : std::vector<std::vector<std::pair<double, double>>>{
            {}, {{5, 1}}, {{1, 0}, {2, 0}}, {{1, nan}}}) {

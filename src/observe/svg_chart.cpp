@@ -150,9 +150,10 @@ std::string draw_series(const LineSeries& series, const Points& points, const Sc
                         const Scale& y, bool x_log2) {
   std::string path;
   std::string dots;
+  const bool draws_dots = series.markers || points.size() == 1;  // one point makes no line
   for (const auto& [position, value] : points) {
     path += text(path.empty() ? "" : " ", px(x.at(position)), ",", px(y.at(value)));
-    if (!series.markers) continue;
+    if (!draws_dots) continue;
     const double shown_x = x_log2 ? std::exp2(position) : position;
     dots += text("<circle cx=\"", px(x.at(position)), "\" cy=\"", px(y.at(value)),
                  "\" r=\"3.2\" fill=\"", series.color, "\"><title>", escape_markup(series.name),

@@ -20,7 +20,7 @@ struct LineSeries {
   std::vector<std::pair<double, double>> points;  // by rising x
   double width_px = 1.8;
   double opacity = 1;
-  bool markers = false;  // with the value as a tooltip
+  bool markers = false;  // with the value as a tooltip; a single point always has one
 };
 
 struct LineChart {

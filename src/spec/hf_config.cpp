@@ -111,8 +111,14 @@ Json plain_config(const ModelSpec& spec) {
 }  // namespace
 
 ModelSpec load_hf_config(const std::filesystem::path& path) {
-  const bool is_folder = std::filesystem::is_directory(path);
+  std::error_code ignored;
+  const bool is_folder = std::filesystem::is_directory(path, ignored);
   const std::filesystem::path file = is_folder ? path / "config.json" : path;
+  if (!std::filesystem::exists(file, ignored)) {
+    throw UserError(text(is_folder ? file.string() : path.string(),
+                         ": no such file; a model is a Hugging Face folder with config.json in "
+                         "it, or that file"));
+  }
   return parse_hf_config(read_text(file), file.string());
 }
 

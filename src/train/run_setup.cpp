@@ -16,8 +16,12 @@
 namespace longspan {
 namespace {
 
-ModelSpec load_spec(const ModelConfig& model) {
-  return model.path.empty() ? preset_spec(model.preset) : load_hf_config(model.path);
+ModelSpec load_spec(const LoadedConfig& loaded) {
+  const ModelConfig& model = loaded.config.model;
+  if (model.path.empty()) {
+    return naming_key(loaded, "model.preset", [&] { return preset_spec(model.preset); });
+  }
+  return naming_key(loaded, "model.path", [&] { return load_hf_config(model.path); });
 }
 
 OpenOptions open_options(const DataConfig& data, bool training) {
@@ -39,22 +43,27 @@ OpenOptions open_options(const DataConfig& data, bool training) {
   return options;
 }
 
-std::shared_ptr<const DocumentSource> open(const std::vector<std::string>& patterns,
-                                           const RunConfig& config, const ModelSpec& spec,
+std::shared_ptr<const DocumentSource> open(const LoadedConfig& loaded, const ModelSpec& spec,
                                            bool training) {
+  const DataConfig& data = loaded.config.data;
+  const std::vector<std::string>& patterns = training ? data.train : data.eval;
   if (patterns.empty()) return nullptr;
-  std::shared_ptr<const DocumentSource> source =
-      open_documents(patterns, open_options(config.data, training));
+  OpenOptions options = open_options(data, training);
+  const std::string key = training ? "data.train" : "data.eval";
+  options.named_by = text(key, " (", loaded.setting(key).origin, ")");
+  std::shared_ptr<const DocumentSource> source = open_documents(patterns, options);
   if (source->vocabulary_bound() > spec.vocab_size) check_vocabulary(*source, spec.vocab_size);
   return source;
 }
 
-DeviceProfile attention_profile(const RunConfig& config) {
-  const std::string& name = config.attention.profile;
+DeviceProfile attention_profile(const LoadedConfig& loaded) {
+  const std::string& name = loaded.config.attention.profile;
   if (name == "built-in") {
-    return device_profile(config.layout.device == "cuda" ? "h200" : "laptop_cpu");
+    return device_profile(loaded.config.layout.device == "cuda" ? "h200" : "laptop_cpu");
   }
-  return std::filesystem::exists(name) ? read_device_profile(name) : device_profile(name);
+  return naming_key(loaded, "attention.profile", [&] {
+    return std::filesystem::exists(name) ? read_device_profile(name) : device_profile(name);
+  });
 }
 
 // A profile without links is a built-in one: a cluster of its device knows them.
@@ -68,8 +77,9 @@ ClusterSpec cluster_of(const DeviceProfile& profile) {
 }
 
 // The ranks are taken for those of one machine.
-PlanningCosts planning_costs(const RunConfig& config, const ModelSpec& spec) {
-  const DeviceProfile profile = attention_profile(config);
+PlanningCosts planning_costs(const LoadedConfig& loaded, const ModelSpec& spec) {
+  const RunConfig& config = loaded.config;
+  const DeviceProfile profile = attention_profile(loaded);
   const std::string& dtype = config.model.dtype;
   const int64_t value_bytes = dtype == "float64" ? 8 : dtype == "bfloat16" ? 2 : 4;
   const AttentionSizes shape{.query_heads = spec.num_query_heads,
@@ -82,7 +92,8 @@ PlanningCosts planning_costs(const RunConfig& config, const ModelSpec& spec) {
                        narrow<int>(config.layout.ranks));
 }
 
-StepPlannerOptions planner_options(const RunConfig& config, const ModelSpec& spec) {
+StepPlannerOptions planner_options(const LoadedConfig& loaded, const ModelSpec& spec) {
+  const RunConfig& config = loaded.config;
   const auto ranks = static_cast<size_t>(config.layout.ranks);
   const auto dedicated = static_cast<size_t>(config.attention.dedicated);
   StepPlannerOptions options;
@@ -96,7 +107,7 @@ StepPlannerOptions planner_options(const RunConfig& config, const ModelSpec& spe
   // Dedicated servers are the last ranks; then only they run attention, and only the others hold
   // tokens.
   options.token_shares.assign(ranks, 1.0);
-  options.costs = planning_costs(config, spec);
+  options.costs = planning_costs(loaded, spec);
   options.costs.speed.assign(ranks, dedicated > 0 ? 0.0 : 1.0);
   for (size_t rank = ranks - dedicated; rank < ranks; ++rank) {
     options.token_shares[rank] = 0.0;
@@ -146,13 +157,13 @@ RunSetup make_run_setup(LoadedConfig loaded) {
   RunSetup setup;
   setup.loaded = std::move(loaded);
   const RunConfig& config = setup.config();
-  setup.spec = load_spec(config.model);
+  setup.spec = load_spec(setup.loaded);
   check_experts(config, setup.spec);
   setup.parameters = ParameterTable(setup.spec, config.layout.expert_group);
-  setup.train = open(config.data.train, config, setup.spec, /*training=*/true);
-  setup.eval = open(config.data.eval, config, setup.spec, /*training=*/false);
+  setup.train = open(setup.loaded, setup.spec, /*training=*/true);
+  setup.eval = open(setup.loaded, setup.spec, /*training=*/false);
   if (setup.train && setup.eval) check_disjoint(*setup.train, *setup.eval);
-  setup.planner = planner_options(config, setup.spec);
+  setup.planner = planner_options(setup.loaded, setup.spec);
   setup.schedule = schedule_options(config, setup.spec);
   check_evaluation(setup);
   return setup;

@@ -25,3 +25,19 @@ def run_program(bin_dir):
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A small run that has not begun: four steps, a checkpoint every two, one rank."""
+    from small_runs import SmallRun  # needs LONGSPAN_BIN_DIR
+    return SmallRun(tmp_path, steps=4, save_every=2, ranks=1)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A finished run with the checkpoints step-2 and step-4; tests copy its output."""
+    from small_runs import SmallRun
+    run = SmallRun(tmp_path_factory.mktemp("trained"), steps=4, save_every=2)
+    run.train()
+    return run

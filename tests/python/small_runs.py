@@ -4,13 +4,16 @@
     run.train("--layout.ranks=2")                  # fails the test if the program does
     run.steps()[3]["loss"]
 """
+import atexit
 import json
 import os
 import pathlib
 import random
 import re
+import select
 import signal
 import subprocess
+import tempfile
 import time
 
 BIN_DIR = pathlib.Path(os.environ["LONGSPAN_BIN_DIR"])
@@ -71,10 +74,44 @@ def write_model(folder, **changes):
     (folder / "config.json").write_text(json.dumps({**MODEL, **changes}, indent=1))
 
 
-def longspan(*arguments, environment=None, **options):
-    """Runs the program to its end: CompletedProcess with text output, whatever the exit code."""
-    return subprocess.run([str(LONGSPAN), *map(str, arguments)], capture_output=True, text=True, errors="surrogateescape",
-                          timeout=TIMEOUT_S, env={**os.environ, **(environment or {})}, **options)
+class Server:
+    """longspan_server, which forks a process for each command: libtorch is loaded once for all of them."""
+
+    def __init__(self):
+        self.outputs = tempfile.TemporaryDirectory()
+        self.process = subprocess.Popen([str(BIN_DIR / "longspan_server")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        start_new_session=True)
+        atexit.register(self.end)
+
+    def end(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)  # a command that hangs, too
+            self.process.wait()
+
+    def run(self, arguments, folder, environment, largest_file_bytes):
+        paths = [pathlib.Path(self.outputs.name) / name for name in ("stdout", "stderr")]
+        bytes_of = lambda word: os.fsencode(str(word)).decode("latin-1")
+        request = dict(arguments=[bytes_of(word) for word in arguments], folder=bytes_of(folder), environment=environment,
+                       largest_file_bytes=largest_file_bytes, stdout=str(paths[0]), stderr=str(paths[1]))
+        self.process.stdin.write(json.dumps(request, ensure_ascii=False).encode() + b"\n")
+        self.process.stdin.flush()
+        answered, _, _ = select.select([self.process.stdout], [], [], TIMEOUT_S)
+        if not answered:
+            self.end()
+            raise subprocess.TimeoutExpired(arguments, TIMEOUT_S)
+        code = int(self.process.stdout.readline())
+        texts = [path.read_text(errors="surrogateescape") if path.exists() else "" for path in paths]
+        return subprocess.CompletedProcess(arguments, code, *texts)
+
+
+def longspan(*arguments, environment=None, cwd=".", largest_file_bytes=0):
+    """Runs a command to its end: CompletedProcess with text output, whatever the exit code."""
+    if not servers or servers[-1].process.poll() is not None:
+        servers.append(Server())
+    return servers[-1].run(arguments, os.path.abspath(cwd), environment or {}, largest_file_bytes)
+
+
+servers = []  # the last one runs, unless a command hung
 
 
 class SmallRun:

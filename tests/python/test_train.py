@@ -298,3 +298,16 @@ def test_documents_may_move(whole, again):
     os.rename(again.folder / "documents", again.folder / "moved")
     again.train(f"--data.train={again.folder}/moved/*.txt")
     expect_same_bits(again, whole)
+
+
+def test_console_is_short(tmp_path):
+    """It begins with what was chosen, or with all if asked, and has a line a step, however many epochs a step goes through."""
+    run = SmallRun(tmp_path, steps=3, ranks=1)
+    console = run.train("--batch.micro_batches_per_step=9")
+    assert run.steps()[3]["epoch"] >= 3
+    assert "\nsteps = 3 " in console and f"{run.output}/config.toml" in console
+    assert "weight_decay" not in console and "# default" not in console
+    assert len(re.findall("^step ", console, re.MULTILINE)) == 3
+    assert len(re.findall("^epoch ", console, re.MULTILINE)) == 1
+    whole = run.train("--batch.micro_batches_per_step=9", "--optimizer.steps=4", "--verbose")
+    assert "\nweight_decay = 0.1 " in whole and "# default" in whole

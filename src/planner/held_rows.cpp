@@ -6,6 +6,18 @@
 namespace longspan {
 namespace {
 
+// Positions in more than one of the ranges with these begins and ends.
+void add_overlaps(std::vector<int64_t>* begins, std::vector<int64_t>* ends,
+                  std::vector<Range>* overlaps) {
+  std::sort(begins->begin(), begins->end());
+  std::sort(ends->begin(), ends->end());
+  for (size_t idx = 0; idx + 1 < begins->size(); ++idx) {
+    if ((*begins)[idx + 1] < (*ends)[idx]) {
+      overlaps->push_back({(*begins)[idx + 1], (*ends)[idx]});
+    }
+  }
+}
+
 // Rows that two or more servers have in their buffers: those that at least i + 2 ranges begin
 // before and at most i end before.
 std::vector<Range> rows_of_several_servers(const AttentionPlan& plan, RowKind kind) {
@@ -17,11 +29,39 @@ std::vector<Range> rows_of_several_servers(const AttentionPlan& plan, RowKind ki
       ends.push_back(rows.end);
     }
   }
-  std::sort(begins.begin(), begins.end());
-  std::sort(ends.begin(), ends.end());
   std::vector<Range> several;
-  for (size_t idx = 0; idx + 1 < begins.size(); ++idx) {
-    if (begins[idx + 1] < ends[idx]) several.push_back({begins[idx + 1], ends[idx]});
+  add_overlaps(&begins, &ends, &several);
+  return several;
+}
+
+// The same where all that servers have of other homes came in one round from there: rows of a home
+// are looked for among what it sent and what it has itself.
+std::vector<Range> sent_rows_of_several_servers(const AttentionPlan& plan, RowKind kind) {
+  if (plan.out.empty()) return {};
+  const std::vector<Transfer>& transfers = plan.out.front().transfers;
+  std::vector<Range> several;
+  std::vector<int64_t> begins;
+  std::vector<int64_t> ends;
+  for (size_t idx = 0; idx < transfers.size();) {
+    const int source = transfers[idx].source;
+    Range sent;
+    begins.clear();
+    ends.clear();
+    for (; idx < transfers.size() && transfers[idx].source == source; ++idx) {
+      const Range& line = transfers[idx].line;
+      if (transfers[idx].kind != kind) continue;
+      sent = begins.empty() ? line
+                            : Range{std::min(sent.begin, line.begin), std::max(sent.end, line.end)};
+      begins.push_back(line.begin);
+      ends.push_back(line.end);
+    }
+    if (begins.empty()) continue;
+    for (const Range& rows : buffer_rows(plan.servers[static_cast<size_t>(source)], kind)) {
+      if (intersect(rows, sent).empty()) continue;
+      begins.push_back(rows.begin);
+      ends.push_back(rows.end);
+    }
+    add_overlaps(&begins, &ends, &several);
   }
   return several;
 }
@@ -53,6 +93,20 @@ class Touches {
   const std::vector<Range>& ranges_;
   size_t at_ = 0;
 };
+
+// The rows of several servers and, of keys, those to which other chunks add.
+std::vector<Range> with_other_chunks(const TokenLayout& layout, const AttentionPlan& plan,
+                                     RowKind kind, std::vector<Range> rows) {
+  const Range chunk = layout.chunk(plan.chunk);
+  if (kind == RowKind::kKeyValue && !chunk.empty()) {
+    // Keys of earlier chunks have a part from their own chunk; those of a document that goes on
+    // will have one from a later chunk.
+    rows.push_back({0, chunk.begin});
+    const Range last = layout.document(layout.document_at(chunk.end - 1));
+    if (last.end > chunk.end) rows.push_back(intersect(last, chunk));
+  }
+  return normalize(std::move(rows));
+}
 
 }  // namespace
 
@@ -91,16 +145,7 @@ std::vector<RowKind> result_kinds(Direction direction) {
 
 std::vector<Range> rows_with_other_parts(const TokenLayout& layout, const AttentionPlan& plan,
                                          RowKind kind) {
-  std::vector<Range> rows = rows_of_several_servers(plan, kind);
-  const Range chunk = layout.chunk(plan.chunk);
-  if (kind == RowKind::kKeyValue && !chunk.empty()) {
-    // Keys of earlier chunks have a part from their own chunk; those of a document that goes on
-    // will have one from a later chunk.
-    rows.push_back({0, chunk.begin});
-    const Range last = layout.document(layout.document_at(chunk.end - 1));
-    if (last.end > chunk.end) rows.push_back(intersect(last, chunk));
-  }
-  return normalize(std::move(rows));
+  return with_other_chunks(layout, plan, kind, rows_of_several_servers(plan, kind));
 }
 
 RowsWithOtherParts rows_with_other_parts(const TokenLayout& layout, const AttentionPlan& plan) {
@@ -109,6 +154,17 @@ RowsWithOtherParts rows_with_other_parts(const TokenLayout& layout, const Attent
   if (plan.direction == Direction::kBackward) {
     rows.keys = rows_with_other_parts(layout, plan, RowKind::kKeyValue);
   }
+  return rows;
+}
+
+RowsWithOtherParts rows_with_other_parts_if_direct(const TokenLayout& layout,
+                                                   const AttentionPlan& plan) {
+  const auto rows_of = [&](RowKind kind) {
+    return with_other_chunks(layout, plan, kind, sent_rows_of_several_servers(plan, kind));
+  };
+  RowsWithOtherParts rows;
+  rows.queries = rows_of(RowKind::kQuery);
+  if (plan.direction == Direction::kBackward) rows.keys = rows_of(RowKind::kKeyValue);
   return rows;
 }
 

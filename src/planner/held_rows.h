@@ -42,6 +42,9 @@ struct RowsWithOtherParts {
   std::vector<Range> keys;
 };
 RowsWithOtherParts rows_with_other_parts(const TokenLayout& layout, const AttentionPlan& plan);
+// The same, quicker, of a plan whose out leg is one round straight from the homes, or none.
+RowsWithOtherParts rows_with_other_parts_if_direct(const TokenLayout& layout,
+                                                   const AttentionPlan& plan);
 
 // Sets Transfer::partial on the back leg: true where a row of the transfer has other parts.
 void mark_partial_transfers(const RowsWithOtherParts& rows, AttentionPlan* plan);

@@ -14,8 +14,18 @@ constexpr double kLeastSaving = 0.2;
 // A document's part in the chunk, and the ranks that hold its keys.
 struct WideDocument {
   int32_t document = 0;
-  Range queries;           // document positions
-  std::vector<int> ranks;  // servers
+  Range queries;  // document positions
+  int first = 0;  // ranks [first, last] hold its keys
+  int last = 0;
+  size_t num_servers = 0;  // among them
+
+  std::vector<int> servers(const TileDraft& draft) const {
+    std::vector<int> ranks;
+    for (int rank = first; rank <= last; ++rank) {
+      if (draft.is_server(rank)) ranks.push_back(rank);
+    }
+    return ranks;
+  }
 };
 
 // Parts of a member's work: all its queries x one range of keys.
@@ -33,14 +43,13 @@ std::vector<WideDocument> wide_documents(const TileDraft& draft) {
     // Only a chunk's first document has keys in earlier ones.
     const bool has_past = begin == 0 && layout.document(document).begin < chunk.begin;
     if (end - begin > 1 || has_past) {
-      WideDocument wide{document, {tiles[begin].queries.begin, tiles[end - 1].queries.end}, {}};
-      const int first = has_past ? 0 : tiles[begin].home;
-      const int last = has_past ? draft.num_ranks() - 1 : tiles[end - 1].home;
-      wide.ranks.reserve(static_cast<size_t>(last - first + 1));
-      for (int rank = first; rank <= last; ++rank) {
-        if (draft.is_server(rank)) wide.ranks.push_back(rank);
+      WideDocument wide{document, {tiles[begin].queries.begin, tiles[end - 1].queries.end}};
+      wide.first = has_past ? 0 : tiles[begin].home;
+      wide.last = has_past ? draft.num_ranks() - 1 : tiles[end - 1].home;
+      for (int rank = wide.first; rank <= wide.last; ++rank) {
+        if (draft.is_server(rank)) ++wide.num_servers;
       }
-      if (wide.ranks.size() > 1) found.push_back(std::move(wide));
+      if (wide.num_servers > 1) found.push_back(wide);
     }
     begin = end;
   }
@@ -50,7 +59,7 @@ std::vector<WideDocument> wide_documents(const TileDraft& draft) {
 // Bytes that a rank receives and returns in a grid of `bands`.
 double rank_bytes(const TileDraft& draft, const WideDocument& wide, size_t bands) {
   const RowBytes& bytes = draft.pass_costs().bytes;
-  const auto ranks = static_cast<double>(wide.ranks.size());
+  const auto ranks = static_cast<double>(wide.num_servers);
   const auto count = static_cast<double>(bands);
   const auto queries = static_cast<double>(wide.queries.size());
   const auto keys = static_cast<double>(wide.queries.end);
@@ -64,8 +73,8 @@ double rank_bytes(const TileDraft& draft, const WideDocument& wide, size_t bands
 size_t best_bands(const TileDraft& draft, const WideDocument& wide) {
   size_t best = 1;
   double best_bytes = rank_bytes(draft, wide, 1) * (1 - kLeastSaving);
-  for (size_t bands = 2; bands <= wide.ranks.size(); ++bands) {
-    if (wide.ranks.size() % bands != 0) continue;
+  for (size_t bands = 2; bands <= wide.num_servers; ++bands) {
+    if (wide.num_servers % bands != 0) continue;
     const double bytes = rank_bytes(draft, wide, bands);
     if (bytes >= best_bytes) continue;
     best_bytes = bytes;
@@ -123,13 +132,14 @@ void add_member_tiles(const TileDraft& draft, const WideDocument& wide, const Ra
 
 std::vector<Tile> banded_tiles(const TileDraft& draft, const WideDocument& wide, size_t bands) {
   std::vector<Tile> tiles;
-  const size_t members = wide.ranks.size() / bands;
+  const std::vector<int> servers = wide.servers(draft);
+  const size_t members = servers.size() / bands;
   for (size_t band = 0; band < bands; ++band) {
     // Ranks between two bands that are no servers hold keys as well: the band before has them.
     const bool first_band = band == 0;
     const bool last_band = band + 1 == bands;
-    const int first = first_band ? 0 : wide.ranks[band * members];
-    const int last = last_band ? draft.num_ranks() - 1 : wide.ranks[(band + 1) * members] - 1;
+    const int first = first_band ? 0 : servers[band * members];
+    const int last = last_band ? draft.num_ranks() - 1 : servers[(band + 1) * members] - 1;
     const KeyRanges keys = keys_of(draft, wide, first, last);
     Range rest = wide.queries;
     for (size_t member = 0; member < members && !keys.empty(); ++member) {
@@ -139,7 +149,7 @@ std::vector<Tile> banded_tiles(const TileDraft& draft, const WideDocument& wide,
         queries.end = query_border(draft, rest, keys, share);
       }
       rest.begin = queries.end;
-      add_member_tiles(draft, wide, queries, keys, wide.ranks[band * members + member], &tiles);
+      add_member_tiles(draft, wide, queries, keys, servers[band * members + member], &tiles);
       if (rest.empty()) break;
     }
   }

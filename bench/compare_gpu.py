@@ -27,6 +27,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODEL = {"layers": 16, "hidden": 2048, "intermediate": 8192, "vocabulary": 32768, "heads": 16, "kv_heads": 4, "head_dim": 128}
 OPTIMIZER = {"lr": 1e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0}
+SYSTEMS = ["longspan", "torch cudnn", "longspan deterministic", "torch varlen"]
 WARM_UP_STEPS = 3
 # Both sides round every activation to 8 bits, in other places; a wrong mask or scale is far above this.
 LOSS_TOLERANCE = 0.01
@@ -147,11 +148,12 @@ def compare(arguments, length, documents):
         folder = pathlib.Path(name)
         write_documents(folder, length, documents)
         worker = Worker(folder, arguments.python)
-        systems = [Longspan("longspan", folder, arguments, tokens, False), Peer("torch cudnn", worker, "dense"),
-                   Longspan("longspan deterministic", folder, arguments, tokens, True), Peer("torch varlen", worker, "varlen")]
+        known = [Longspan("longspan", folder, arguments, tokens, False), Peer("torch cudnn", worker, "dense"),
+                 Longspan("longspan deterministic", folder, arguments, tokens, True), Peer("torch varlen", worker, "varlen")]
+        systems = [system for system in known if system.name in arguments.systems]
         turns = {system.name: [] for system in systems}
         for round_idx in range(arguments.rounds):
-            for system in systems[round_idx % 4:] + systems[:round_idx % 4]:
+            for system in systems[round_idx % len(systems):] + systems[:round_idx % len(systems)]:
                 start = time.monotonic()
                 turns[system.name].append(system.turn(arguments.steps + WARM_UP_STEPS))
                 print(f"{length}x{documents} round {round_idx} {system.name:24s}",
@@ -160,13 +162,14 @@ def compare(arguments, length, documents):
                       f"; turn {time.monotonic() - start:.0f} s", flush=True)
         worker.end()
     hello = worker.hello
-    for turn in turns["longspan"] + turns["longspan deterministic"]:
+    ours = [name for name in turns if name.startswith("longspan")]
+    theirs = [name for name in turns if name.startswith("torch")]
+    for turn in (turn for name in ours for turn in turns[name]):
         assert (turn["tokens"], turn["predicted"]) == (hello["tokens"], hello["predicted"])
     flops = step_flops(hello["parameters"], length, documents)
     summaries = {name: summary(done, tokens, flops, hello["peak_flops"]) for name, done in turns.items()}
-    best = max(summaries["torch cudnn"]["tokens_per_s"], summaries["torch varlen"]["tokens_per_s"])
-    ratios = {f"{ours} / {theirs}": summaries[ours]["tokens_per_s"] / summaries[theirs]["tokens_per_s"]
-              for ours in ("longspan", "longspan deterministic") for theirs in ("torch cudnn", "torch varlen")}
+    best = max(summaries[name]["tokens_per_s"] for name in theirs)
+    ratios = {f"{own} / {peer}": summaries[own]["tokens_per_s"] / summaries[peer]["tokens_per_s"] for own in ours for peer in theirs}
     return {"document_tokens": length, "documents": documents, "machine": hello, "step_flops": flops,
             "systems": summaries, "ratios": ratios, "longspan / faster peer": summaries["longspan"]["tokens_per_s"] / best,
             "loss_difference_max": loss_difference(turns), "turns": turns}
@@ -188,10 +191,13 @@ def main():
     parser.add_argument("--binary", type=pathlib.Path, default="build/cuda/longspan")
     parser.add_argument("--python", default=sys.executable, help="the python of the peers")
     parser.add_argument("--case", action="append", help="LENGTHxDOCUMENTS; default: 8192x4 and 65536x1")
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS, help="longspan and torch cudnn at least")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=10, help="counted steps of each turn")
     parser.add_argument("--out", help="JSON file of the result")
     arguments = parser.parse_args()
+    if not {"longspan", "torch cudnn"} <= set(arguments.systems):
+        parser.error("--systems without longspan or torch cudnn compares nothing")
     result = {"command": " ".join(sys.argv), "cases": [],
               "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
     for case in arguments.case or ["8192x4", "65536x1"]:

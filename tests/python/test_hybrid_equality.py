@@ -66,6 +66,7 @@ class Case:
         (folder / "documents.json").write_text(json.dumps(self.documents))
         self.oracle = glm_reference.run_documents(self.model, self.documents, torch.float64)
         self.calls = 0
+        self.found = {}  # of the program's own choices, by dtype and layout
 
     def favour_one_expert(self):
         """Every token chooses expert 4 of each layer, and none of them expert 1, 3 or 8."""
@@ -75,6 +76,9 @@ class Case:
                 buffer[[1, 3, 8]] -= 10
 
     def run(self, dtype, layout, choices=None):
+        key = (dtype, *layout)
+        if choices is None and key in self.found:
+            return self.found[key]
         self.calls += 1
         output, extra = self.folder / f"out_{self.calls}.safetensors", []
         if choices is not None:
@@ -82,7 +86,10 @@ class Case:
             extra = [f"--choices={self.folder / 'choices.safetensors'}"]
         command = [PROBE, self.folder / "model", self.folder / "documents.json", output, f"--dtype={NAMES[dtype]}", *layout, *extra]
         subprocess.run(list(map(str, command)), check=True, timeout=600)
-        return load_file(output)
+        found = load_file(output)
+        if choices is None:
+            self.found[key] = found
+        return found
 
     def oracle_ids(self):
         return {place: choice.ids for place, choice in self.oracle.choices.items()}
@@ -145,9 +152,9 @@ def test_equals_transformers_in_float64(case, layout):
     assert judge(case, torch.float64, layout, margin=1e-12, bound=1e-9) >= 0.95
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_equals_transformers_in_float32(case, layout):
-    judge(case, torch.float32, layout, margin=1e-4, bound=1e-4)
+def test_equals_transformers_in_float32(case):
+    """On the layout that has everything in it: that layouts agree is a matter of float64."""
+    judge(case, torch.float32, LAYOUTS["three_ranks"], margin=1e-4, bound=1e-4)
 
 
 def test_every_gradient_is_there(case):

@@ -18,23 +18,13 @@ constexpr const char* kCarriedFile = "carried.json";
 template <typename Real>
 void export_parameters(SavedState& saved, const std::vector<Parameter>& parameters,
                        HfModelWriter& writer) {
-  const std::vector<ParameterRecord> records = parameter_records(parameters);
   std::vector<Real> values;
   for (size_t id = 0; id < parameters.size(); ++id) {
     const int64_t elements = parameters[id].elements();
     values.resize(static_cast<size_t>(elements));
-    saved.read(state_array_name(records[id].unit, "weights"),
-               {records[id].begin, records[id].begin + elements}, std::span(values));
+    saved.read_parameter(parameters[id].name, "weights", {0, elements}, std::span(values));
     writer.write(static_cast<int64_t>(id), std::span(values));
   }
-}
-
-// Units say how many ranks shared a layer's experts.
-int64_t saved_expert_group(const ModelSpec& spec, const Manifest& manifest) {
-  const int64_t layers = spec.count_expert_layers();
-  if (layers == 0 || manifest.parameters.empty()) return 1;
-  const int64_t expert_units = manifest.parameters.back().unit + 1 - (spec.num_layers + 2);
-  return std::clamp<int64_t>(expert_units / layers, 1, spec.experts.num_experts);
 }
 
 // The folder that a checkpoint names for tensors of untrained parts; empty if it names none.
@@ -76,7 +66,7 @@ void export_checkpoint(const std::filesystem::path& step_folder, const std::file
                        HfExportOptions options) {
   SavedState saved(step_folder);
   const ModelSpec spec = load_hf_config(step_folder / kModelFolder);
-  options.expert_group = saved_expert_group(spec, saved.manifest());
+  options.expert_group = 1;  // the order of the file, whatever group trained
   if (options.carried_from.empty()) options.carried_from = saved_carried_folder(step_folder);
   const ParameterTable table(spec, options.expert_group);
   const std::vector<Parameter>& parameters = table.parameters();

@@ -26,7 +26,7 @@ std::vector<AttachedFile> model_files(const ModelSpec& spec,
                                       const std::filesystem::path& weights_folder = {});
 
 // options.companions are added to those in the checkpoint; options.carried_from takes the place of
-// the folder that the checkpoint names; options.expert_group is read from the checkpoint.
+// the folder that the checkpoint names; options.expert_group is of no effect.
 void export_checkpoint(const std::filesystem::path& step_folder, const std::filesystem::path& to,
                        HfExportOptions options);
 

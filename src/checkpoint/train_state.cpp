@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <iomanip>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <sstream>
 
@@ -151,32 +153,51 @@ std::filesystem::path save_train_state(Communicator& comm, const std::filesystem
 }
 
 SavedState::SavedState(const std::filesystem::path& step_folder)
-    : folder_(step_folder), manifest_(read_manifest(step_folder)) {}
+    : folder_(step_folder), manifest_(read_manifest(step_folder)) {
+  for (size_t i = 0; i < manifest_.arrays.size(); ++i) arrays_[manifest_.arrays[i].name] = i;
+  for (size_t i = 0; i < manifest_.parameters.size(); ++i) {
+    parameters_[manifest_.parameters[i].name] = i;
+  }
+}
 
 void SavedState::check_model(const std::vector<Parameter>& parameters, bool float64) const {
   const std::string origin = (folder_ / "manifest.json").string();
-  const std::vector<ParameterRecord> wanted = parameter_records(parameters);
-  const size_t common = std::min(wanted.size(), manifest_.parameters.size());
-  for (size_t i = 0; i < common; ++i) {
-    if (wanted[i] == manifest_.parameters[i]) continue;
-    throw UserError(text(origin, ": the checkpoint is of another model: its parameter ", i, " is '",
-                         manifest_.parameters[i].name, "', the model's '", wanted[i].name,
-                         "', or their shapes differ; choose the model that was saved, or another "
-                         "output.folder"));
+  for (const Parameter& parameter : parameters) {
+    const ParameterRecord* saved = find_parameter(parameter.name);
+    if (saved != nullptr && saved->shape == parameter.shape) continue;
+    throw UserError(text(origin, ": the checkpoint is of another model: the model's parameter '",
+                         parameter.name,
+                         saved == nullptr ? "' is not in it" : "' has another shape in it",
+                         "; choose the model that was saved, or another output.folder"));
   }
-  if (wanted.size() != manifest_.parameters.size()) {
+  if (parameters.size() != manifest_.parameters.size()) {
     throw UserError(text(origin, ": the checkpoint is of another model: it has ",
-                         manifest_.parameters.size(), " parameters, the model ", wanted.size()));
+                         manifest_.parameters.size(), " parameters, the model ",
+                         parameters.size()));
   }
-  const StoredDtype dtype = float64 ? StoredDtype::kF64 : StoredDtype::kF32;
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    if (i + 1 < wanted.size() && wanted[i + 1].unit == wanted[i].unit) continue;
-    const int64_t unit_elements = wanted[i].begin + parameters[i].elements();
+  check_arrays(float64 ? StoredDtype::kF64 : StoredDtype::kF32);
+}
+
+// The arrays of each unit hold its parameters, one after the other, and nothing else.
+void SavedState::check_arrays(StoredDtype dtype) const {
+  const std::string origin = (folder_ / "manifest.json").string();
+  const std::vector<ParameterRecord>& records = manifest_.parameters;
+  int64_t elements = 0;
+  for (size_t i = 0; i < records.size(); ++i) {
+    if (i > 0 && records[i - 1].unit != records[i].unit) elements = 0;
+    const bool in_order = records[i].begin == elements;
+    elements += std::accumulate(records[i].shape.begin(), records[i].shape.end(), int64_t{1},
+                                std::multiplies<>());
+    if (!in_order) {
+      throw UserError(text(origin, ": '", records[i].name,
+                           "' does not lie behind the parameter before it; the file was changed"));
+    }
+    if (i + 1 < records.size() && records[i + 1].unit == records[i].unit) continue;
     for (const char* kind : kStateKinds) {
-      const ArrayRecord& array = find(state_array_name(wanted[i].unit, kind));
-      if (array.elements != unit_elements) {
+      const ArrayRecord& array = find(state_array_name(records[i].unit, kind));
+      if (array.elements != elements) {
         throw UserError(text(origin, ": ", array.name, " has ", array.elements, " elements, its ",
-                             "parameters have ", unit_elements, "; the file was changed"));
+                             "parameters have ", elements, "; the file was changed"));
       }
       if (array.dtype != dtype) {
         throw UserError(text(origin, ": the state is ", dtype_name(array.dtype), ", the run's is ",
@@ -197,10 +218,14 @@ void SavedState::check_spec(const ModelSpec& spec) const {
 }
 
 const ArrayRecord& SavedState::find(const std::string& array) const {
-  for (const ArrayRecord& record : manifest_.arrays) {
-    if (record.name == array) return record;
-  }
+  const auto found = arrays_.find(array);
+  if (found != arrays_.end()) return manifest_.arrays[found->second];
   throw UserError(text((folder_ / "manifest.json").string(), ": has no array '", array, "'"));
+}
+
+const ParameterRecord* SavedState::find_parameter(const std::string& name) const {
+  const auto found = parameters_.find(name);
+  return found == parameters_.end() ? nullptr : &manifest_.parameters[found->second];
 }
 
 std::span<const std::byte> SavedState::checked_bytes(const ArrayRecord& array,
@@ -242,6 +267,13 @@ void SavedState::read(const std::string& array, Range elements, const RealSpan& 
                 bytes.data() + (part.begin - shard.elements.begin) * width_bytes,
                 static_cast<size_t>(part.size() * width_bytes));
   }
+}
+
+void SavedState::read_parameter(const std::string& name, const std::string& kind, Range elements,
+                                const RealSpan& destination) {
+  const ParameterRecord* saved = find_parameter(name);
+  LONGSPAN_CHECK(saved != nullptr, name, " is read before the model was checked");
+  read(state_array_name(saved->unit, kind), shift(elements, saved->begin), destination);
 }
 
 }  // namespace longspan

@@ -3,13 +3,15 @@
 //   save_train_state(comm, run_folder, manifest, arrays, files, keep_latest);    // collective
 //
 //   SavedState saved(resolve_checkpoint(run_folder));
-//   saved.read("unit-0003.weights", owned_range, destination);     // any ranks, any shard group
+//   saved.read_parameter("model.embed_tokens.weight", "weights", range, destination);   // any
+//   ranks
 //
 // A save writes `rank-00003-of-00008.safetensors` for each rank and manifest.json, in a step folder
 // that appears whole or not at all (step_folder.h); all ranks must see the same file system.
 // Nothing is staged: bytes go from the state to the file. A load takes the ranges it wants from
-// whichever files hold them and checks the checksum of every shard it touches, so the number of
-// ranks and the shard group may differ from those of the save; the bits are the same.
+// whichever files hold them and checks the checksum of every shard it touches. The number of ranks
+// and the shard group may differ from those of the save, and so may the units: parameters are found
+// by name, so a layer's experts can be dealt out to another expert group. The bits are the same.
 //
 // Errors are UserErrors that name the file, the same on all ranks for a save. A SavedState belongs
 // to one thread; several may read the same folder.
@@ -21,6 +23,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -70,15 +73,23 @@ class SavedState {
   void check_model(const std::vector<Parameter>& parameters, bool float64) const;
   // UserError if the run's model would compute something else with these weights.
   void check_spec(const ModelSpec& spec) const;
+  // Elements of an array, counted as the checkpoint's units count them.
   void read(const std::string& array, Range elements, const RealSpan& destination);
+  // Elements of a parameter; `kind` is one of kStateKinds.
+  void read_parameter(const std::string& name, const std::string& kind, Range elements,
+                      const RealSpan& destination);
 
  private:
   const ArrayRecord& find(const std::string& array) const;
+  const ParameterRecord* find_parameter(const std::string& name) const;  // null: not there
+  void check_arrays(StoredDtype dtype) const;
   // The shard's bytes, checked the first time.
   std::span<const std::byte> checked_bytes(const ArrayRecord& array, const ShardRecord& shard);
 
   std::filesystem::path folder_;
   Manifest manifest_;
+  std::unordered_map<std::string, size_t> arrays_;      // places in the manifest, by name
+  std::unordered_map<std::string, size_t> parameters_;  // likewise
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;
   std::set<std::pair<std::string, int64_t>> checked_;  // array, begin of the shard
 };

@@ -13,6 +13,7 @@
 #include "plan_report/plan_request.h"
 #include "plan_report/study_text.h"
 #include "planner/home_plan.h"
+#include "spec/flops.h"
 #include "spec/presets.h"
 
 namespace longspan {

@@ -16,6 +16,22 @@ Range owned_parameters(const ParameterStore& store, int64_t unit) {
   return intersect(layout.owned(unit, store.rank()), {0, layout.used_elements(unit)});
 }
 
+// Parameter by parameter, because the checkpoint may have dealt experts out to other units.
+void load_owned(ParameterStore& store, int64_t unit, SavedState& saved) {
+  const OwnedState state = store.owned(unit);
+  for (const FlatSlice& slice : store.layout().slices(unit, state.flat)) {
+    const std::string& name = store.parameters()[static_cast<size_t>(slice.parameter)].name;
+    const int64_t begin = slice.flat_begin - state.flat.begin;
+    const auto read = [&](const char* kind, const RealSpan& values) {
+      saved.read_parameter(name, kind, slice.elements,
+                           sub_span(values, {begin, begin + slice.elements.size()}));
+    };
+    read("weights", state.weights);
+    read("first_moment", state.first_moment);
+    read("second_moment", state.second_moment);
+  }
+}
+
 }  // namespace
 
 void fill_weights(ParameterStore& store, Communicator& comm, std::string_view op,
@@ -66,8 +82,8 @@ void load_state(ParameterStore& store, Communicator& comm, SavedState& saved) {
   const std::string op = text("load checkpoint ", saved.folder().string());
   agree(comm, op, [&] {
     saved.check_model(store.parameters(), store.float64());
-    for (const StateArray& array : state_arrays(store)) {
-      saved.read(array.name, array.owned, array.values);
+    for (int64_t unit = 0; unit < store.layout().num_units(); ++unit) {
+      load_owned(store, unit, saved);
     }
   });
   store.set_updates(saved.manifest().progress.updates);

@@ -290,9 +290,10 @@ std::vector<Row> batch_and_layout_rows() {
           "in turn.")
           .one_of({"cpu", "cuda"})
           .automatic("cuda if this build can use a GPU of this machine, else cpu", choose_device),
-      LONGSPAN_KEY(layout.allow_slow,
-                   "Operations that may run on a GPU without a fast kernel: attention. Otherwise "
-                   "that is an error."),
+      LONGSPAN_KEY(
+          layout.allow_slow,
+          "Operations that may run on a GPU without a fast kernel: attention, linear attention, "
+          "index scoring, sparse attention. Otherwise that is an error."),
   };
 }
 
@@ -362,6 +363,11 @@ std::vector<Row> optimizer_rows() {
           .also_known_as({"max_grad_norm", "grad_clip", "gradient_clip", "gradient_clipping",
                           "clip_grad", "max_norm"})
           .at_least(0),
+      LONGSPAN_KEY(optimizer.selection_bias_rate,
+                   "How far a step moves the router's selection bias of an expert: up below the "
+                   "mean load, down above it; 0: the bias stays.")
+          .at_least(0)
+          .at_most(kLargestRate),
   };
 }
 

@@ -86,6 +86,7 @@ struct OptimizerConfig {
   std::vector<double> betas = {0.9, 0.95};
   double eps = 1e-8;
   double clip = 1.0;
+  double selection_bias_rate = 0;
 };
 
 struct OutputConfig {

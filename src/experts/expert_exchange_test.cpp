@@ -184,13 +184,12 @@ TEST(ExpertExchange, WeightsOfOtherExpertsAreAnError) {
 }
 
 TEST(SelectionBias, MovesAgainstTheLoad) {
-  const std::vector<double> bias = {0.5, 0, -0.25, 0};
   const std::vector<int64_t> loads = {10, 4, 0, 2};  // mean 4
-  EXPECT_EQ(updated_selection_bias(bias, loads, 0.125),
-            (std::vector<double>{0.375, 0, -0.125, 0.125}));
-  EXPECT_EQ(updated_selection_bias(bias, loads, 0), bias);
-  EXPECT_EQ(updated_selection_bias(bias, std::vector<int64_t>(4, 0), 0.125), bias);
-  EXPECT_THROW(updated_selection_bias(bias, std::vector<int64_t>(3, 0), 0.125), InternalError);
+  const std::vector<double> none(4, 0.0);
+  EXPECT_EQ(selection_bias_steps(loads, 0.125), (std::vector<double>{-0.125, 0, 0.125, 0.125}));
+  EXPECT_EQ(selection_bias_steps(loads, 0), none);
+  EXPECT_EQ(selection_bias_steps(std::vector<int64_t>(4, 0), 0.125), none);
+  EXPECT_THROW(selection_bias_steps(loads, -1), InternalError);
 }
 
 }  // namespace

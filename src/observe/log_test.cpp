@@ -205,6 +205,7 @@ TEST(StepMetrics, NamesAreUniqueAndUnknownValuesAreLeftOut) {
   metrics.step_s = 0.5;
   metrics.imbalance = 1.1;
   metrics.expert_imbalance = 1.5;
+  metrics.idle_experts = 3;
   metrics.memory_limit_bytes = 100;
   metrics.memory_peak_bytes = 25;
   EXPECT_TRUE(names().contains("plan/imbalance_max_over_mean"));
@@ -217,6 +218,7 @@ TEST(StepMetrics, NamesAreUniqueAndUnknownValuesAreLeftOut) {
   };
   EXPECT_EQ(value_of("mfu(%)"), 50.0);
   EXPECT_EQ(value_of("tflops"), 2.0);
+  EXPECT_EQ(value_of("experts/idle"), 3.0);
   EXPECT_EQ(value_of("memory/max_active(%)"), 25.0);
   metrics.skipped = true;
   EXPECT_FALSE(names().contains("loss"));

@@ -55,6 +55,7 @@ Scalars scalars(const StepMetrics& metrics) {
   add_if_known(list, "plan/plan_ms", metrics.plan_ms);
   add_if_known(list, "plan/plan_exposed_ms", metrics.plan_exposed_ms);
   add_if_known(list, "experts/load_max_over_mean", metrics.expert_imbalance);
+  add_if_known(list, "experts/idle", metrics.idle_experts);
   add_if_known(list, "ca/server_busy(%)", metrics.server_busy, 100);
   add_if_known(list, "ca/exposed_comm(s)", metrics.exposed_comm_s);
   list.emplace_back("pack/fill(%)", 100 * metrics.pack_fill);

@@ -47,8 +47,9 @@ struct StepMetrics {
   std::optional<double> plan_ms;          // beside the step before
   std::optional<double> plan_exposed_ms;  // of it, what the step waited for
   std::optional<int64_t> send_bytes_max;
-  std::optional<double>
-      expert_imbalance;               // tokens of the busiest expert over the mean, worst layer
+  // Tokens of the busiest expert over the mean, worst layer; experts without a token, all layers.
+  std::optional<double> expert_imbalance;
+  std::optional<int64_t> idle_experts;
   std::optional<double> server_busy;  // share of the step
   std::optional<double> exposed_comm_s;
 

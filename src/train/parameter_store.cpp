@@ -162,6 +162,34 @@ void ParameterStore::discard_gradients() {
   state_->forget_gradients();
 }
 
+// Every holder of a copy adds the same, so copies need no refresh.
+void ParameterStore::add_to_weight(ParameterId id, std::span<const double> summands) {
+  State& state = *state_;
+  const Parameter& parameter = state.parameters.at(static_cast<size_t>(id));
+  LONGSPAN_CHECK(std::ssize(summands) == parameter.elements(), parameter.name, ": ",
+                 summands.size(), " summands");
+  const ParameterPlace place = state.layout.place(id);
+  StoredUnit& stored = state.at(place.unit);
+  LONGSPAN_CHECK(!stored.gathered.defined(), parameter.name, " is gathered while it changes");
+  const Range shard = state.layout.shard(place.unit, state.rank);
+  const Range own = intersect(place.flat, shard);
+  if (own.empty()) return;
+  const auto first = summands.begin() + (own.begin - place.flat.begin);
+  at::Tensor values = at::empty({own.size()}, state.dtype);
+  std::visit(
+      [&](auto to) {
+        std::transform(first, first + own.size(), to.begin(), [](double value) {
+          return static_cast<typename decltype(to)::value_type>(value);
+        });
+      },
+      real_span(values));
+  const Range place_in_shard = shift(own, -shard.begin);
+  part(stored.shard, place_in_shard).add_(values.to(state.device));
+  if (stored.rounded.defined()) {
+    part(stored.rounded, place_in_shard).copy_(part(stored.shard, place_in_shard));
+  }
+}
+
 int64_t ParameterStore::updates() const {
   return state_->updates;
 }

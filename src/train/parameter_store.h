@@ -33,6 +33,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -105,6 +106,8 @@ class ParameterStore final : public WeightSource, public GradientSink {
   double step(const AdamWOptions& options, double lr, double clip, std::string_view op);
   // Zeroes the gradient without an update: a step whose sum of loss weights is 0.
   void discard_gradients();
+  // Adds to a parameter's master copy, outside of the optimizer; summands alike on all ranks.
+  void add_to_weight(ParameterId id, std::span<const double> summands);
   // Updates so far: the step of Adam's bias correction, saved with a checkpoint.
   int64_t updates() const;
   void set_updates(int64_t updates);

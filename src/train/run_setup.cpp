@@ -142,6 +142,10 @@ void check_experts(const RunConfig& config, const ModelSpec& spec) {
     throw UserError(text("layout.expert_group = ", config.layout.expert_group,
                          ", but the model has no experts; leave it out"));
   }
+  if (config.optimizer.selection_bias_rate > 0) {
+    throw UserError(text("optimizer.selection_bias_rate = ", config.optimizer.selection_bias_rate,
+                         ", but the model has no experts; leave it out"));
+  }
 }
 
 // Finds held-out documents that do not fit before training, not at the first evaluation.

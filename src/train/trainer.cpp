@@ -17,6 +17,7 @@
 #include "spec/flops.h"
 #include "train/evaluate.h"
 #include "train/executor.h"
+#include "train/expert_balance.h"
 #include "train/model_store.h"
 #include "train/run_device.h"
 #include "train/run_log.h"
@@ -150,7 +151,9 @@ class RankTrainer {
     comm_.all_reduce_sum(sums, "loss of the step");
 
     StepMetrics metrics;
-    metrics.expert_imbalance = expert_imbalance(totals);
+    const std::vector<ExpertLoads> loads = expert_loads(setup_.spec, totals, comm_);
+    metrics.expert_imbalance = expert_imbalance(loads);
+    metrics.idle_experts = idle_experts(loads);
     metrics.learning_rate = rates_.at(progress_.step);
     if (planned_->loss_weight_sum > 0) {
       metrics.loss = sums[0] / planned_->loss_weight_sum;
@@ -160,6 +163,8 @@ class RankTrainer {
                                        .weight_decay = config_.optimizer.weight_decay},
                                       metrics.learning_rate, config_.optimizer.clip,
                                       text("update of step ", progress_.step + 1));
+      move_selection_bias(loads, config_.optimizer.selection_bias_rate, model_->parameters(),
+                          store_);
     } else {
       metrics.skipped = true;
       store_.discard_gradients();
@@ -175,28 +180,6 @@ class RankTrainer {
     metrics.eta_s =
         seconds_since(run_start) / static_cast<double>(progress_.step - first_step) * steps_left;
     log_step(std::move(metrics));
-  }
-
-  // Over all ranks' tokens; called by all ranks. None without experts.
-  std::optional<double> expert_imbalance(const StepTotals& totals) {
-    const auto experts = static_cast<size_t>(setup_.spec.experts.num_experts);
-    std::vector<double> loads;  // a layer's after another's; a rank without tokens has none
-    for (int layer = 0; layer < setup_.spec.num_layers; ++layer) {
-      if (!setup_.spec.layer_kind(layer).has_experts) continue;
-      loads.resize(loads.size() + experts);
-      const auto own = totals.expert_loads.find(layer);
-      if (own == totals.expert_loads.end()) continue;
-      std::copy(own->second.begin(), own->second.end(), loads.end() - std::ssize(own->second));
-    }
-    if (loads.empty()) return std::nullopt;
-    comm_.all_reduce_sum(loads, "loads of experts");
-    double worst = 1;
-    for (size_t layer = 0; layer < loads.size(); layer += experts) {
-      worst = std::max(
-          worst, max_over_mean({loads.begin() + static_cast<std::ptrdiff_t>(layer),
-                                loads.begin() + static_cast<std::ptrdiff_t>(layer + experts)}));
-    }
-    return worst;
   }
 
   StepTotals run_schedule(const PlannedStep& planned) {

@@ -188,6 +188,7 @@ struct Outcome {
   double loss = 0;
   std::map<std::string, at::Tensor> gradients;
   StepChoices choices;  // of cases with one micro-batch
+  int64_t waits = 0;    // of rank 0 in the step, by RunOn::count_waits
 };
 
 struct RunOn {
@@ -196,6 +197,7 @@ struct RunOn {
   // Weights rounded as those of a run in bfloat16 are, whatever the type of this run.
   bool rounded_weights = false;
   const StepChoices* given = nullptr;  // cases with one micro-batch
+  int64_t (*count_waits)() = nullptr;  // how often this thread has waited for its device so far
 };
 
 inline void round_to_bfloat16(const ParameterTable& table, ParameterStore& store,
@@ -315,11 +317,15 @@ inline Outcome run_case(const Case& c, const RunOn& on = {}) {
     fill_case(c, spec, model->parameters(), store, comm);
     if (on.rounded_weights) round_to_bfloat16(model->parameters(), store, comm);
     Executor executor(*model, store, comm);
+    const int64_t waits_before = on.count_waits != nullptr ? on.count_waits() : 0;
     const StepTotals totals = executor.run(schedules[static_cast<size_t>(comm.rank())], batches,
                                            {.loss_scale = weight_sum > 0 ? 1 / weight_sum : 1,
                                             .max_expert_pairs_per_chunk = c.expert_pairs,
                                             .given_choices = on.given,
                                             .keep_choices = keep_choices});
+    if (on.count_waits != nullptr && comm.rank() == 0) {
+      outcome.waits = on.count_waits() - waits_before;
+    }
     if (keep_choices) {
       add_choices(totals.pools, outcome.choices.pools);
       add_choices(totals.experts, outcome.choices.experts);

@@ -1,5 +1,8 @@
 #include "config/contradictions.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/check.h"
 #include "base/error.h"
 
@@ -9,6 +12,9 @@ namespace {
 // A rank in a process costs a thread or more, and each pair of ranks a mailbox.
 constexpr int64_t kMostRanksOfProcess = 1024;
 constexpr int64_t kMostThreadsPerCore = 16;
+
+constexpr std::string_view kSlowOperations[] = {"attention", "linear attention", "index scoring",
+                                                "sparse attention"};
 
 class Checker {
  public:
@@ -118,9 +124,11 @@ class Checker {
     refuse_if(!on_gpu && config_.model.dtype == "bfloat16", quote("model.dtype"), " with ",
               quote("layout.device"), ": the CPU kernels run in float32 and float64");
     for (const std::string& word : config_.layout.allow_slow) {
-      if (word == "attention") continue;
+      const auto known = std::find(std::begin(kSlowOperations), std::end(kSlowOperations), word);
+      if (known != std::end(kSlowOperations)) continue;
       throw UserError(text(quote("layout.allow_slow"), ": \"", word,
-                           "\" is none of the operations that may be slow: attention"));
+                           "\" is none of the operations that may be slow: attention, linear "
+                           "attention, index scoring, sparse attention"));
     }
     refuse_if(!on_gpu && !config_.layout.allow_slow.empty(), quote("layout.allow_slow"),
               " has no effect with ", quote("layout.device"));

@@ -46,6 +46,13 @@ std::unique_ptr<KdaPiece> make_kda_piece(KdaPiece::Setup setup) {
   return make_cpu_kda_piece(std::move(setup));
 }
 
+bool kda_is_fast(const LinearAttentionShape& shape, at::ScalarType type, at::Device device) {
+  if constexpr (kBuiltWithCuda) {
+    if (device.is_cuda()) return cuda_kda_is_fast(shape, type, device);
+  }
+  return true;
+}
+
 at::TensorOptions state_options(const at::Tensor& like) {
   return like.options().dtype(accumulate_type(like.scalar_type()));
 }

@@ -73,6 +73,10 @@ class KdaPiece {
 // UserError if the device has no kernels for the shape.
 std::unique_ptr<KdaPiece> make_kda_piece(KdaPiece::Setup setup);
 
+// Whether pieces run on the kernels made for speed: on a GPU in bfloat16, on tensor cores.
+// UserError if the device has no kernels for the shape.
+bool kda_is_fast(const LinearAttentionShape& shape, at::ScalarType type, at::Device device);
+
 // The type of states, of a run with activations like this one.
 at::TensorOptions state_options(const at::Tensor& like);
 

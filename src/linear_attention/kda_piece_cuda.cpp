@@ -19,6 +19,7 @@ namespace {
 
 using cuda::Accumulate;
 
+// On a GPU without them a UserError.
 void require_kernels(const LinearAttentionShape& shape, at::Device device) {
   static const GpuInfo gpu = gpu_info(device.has_index() ? device.index() : 0);
   if (gpu.major < 9) {
@@ -283,6 +284,11 @@ void CudaKdaPiece::differentiate(const at::Tensor& d_o, const at::Tensor& state_
 
 std::unique_ptr<KdaPiece> make_cuda_kda_piece(KdaPiece::Setup setup) {
   return std::make_unique<CudaKdaPiece>(std::move(setup));
+}
+
+bool cuda_kda_is_fast(const LinearAttentionShape& shape, at::ScalarType type, at::Device device) {
+  require_kernels(shape, device);
+  return type == at::kBFloat16;
 }
 
 }  // namespace longspan

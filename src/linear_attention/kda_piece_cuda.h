@@ -14,4 +14,7 @@ namespace longspan {
 
 std::unique_ptr<KdaPiece> make_cuda_kda_piece(KdaPiece::Setup setup);
 
+// kda_piece.h says what it means.
+bool cuda_kda_is_fast(const LinearAttentionShape& shape, at::ScalarType type, at::Device device);
+
 }  // namespace longspan

@@ -45,6 +45,13 @@ ScoreBlocks score_blocks(int64_t element_bytes, int64_t candidate_bytes, int64_t
   return blocks;
 }
 
+void require_lists(const IndexShape& shape) {
+  if (shape.top_pools <= cuda::kMostTopPools) return;
+  throw UserError(text("an index that selects ", shape.top_pools,
+                       " pools does not run on the GPU, whose lists hold ", cuda::kMostTopPools,
+                       ": set layout.device = \"cpu\""));
+}
+
 template <typename T>
 class GpuPoolRanking final : public PoolRanking {
  public:
@@ -52,11 +59,7 @@ class GpuPoolRanking final : public PoolRanking {
       : shape_(shape),
         options_(options.dtype(at::kByte)),
         blocks_(score_blocks(sizeof(A), cuda::candidate_bytes<A>(), work_bytes)) {
-    if (shape.top_pools > cuda::kMostTopPools) {
-      throw UserError(text("an index that selects ", shape.top_pools,
-                           " pools does not run on the GPU, whose lists hold ", cuda::kMostTopPools,
-                           ": set layout.device = \"cpu\""));
-    }
+    require_lists(shape);
   }
 
   void score(const RankedQueries& queries, std::span<const RankedPools> pools) override {
@@ -168,6 +171,11 @@ std::unique_ptr<PoolRanking> gpu_pool_ranking(const IndexShape& shape,
                          [&]<typename T>() -> std::unique_ptr<PoolRanking> {
                            return std::make_unique<GpuPoolRanking<T>>(shape, options, work_bytes);
                          });
+}
+
+bool gpu_scoring_is_fast(const IndexShape& shape, at::ScalarType type) {
+  require_lists(shape);
+  return type == at::kBFloat16 && cuda::index_scores_are_fast<cuda::Bf16>(shape);
 }
 
 at::Tensor gpu_selected_pools(const IndexShape& shape, const TokenLayout& layout,

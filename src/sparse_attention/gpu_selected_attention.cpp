@@ -93,8 +93,8 @@ class Blocks {
   int64_t padded_keys() const { return padded_keys_; }
   // Whether one kernel runs attention, without gathering rows first.
   bool fused() const {
-    return options_.dtype() == at::kBFloat16 &&
-           cuda::hopper_sparse_attention_runs(shape_, pools_.size(1));
+    return gpu_selected_attention_is_fast(shape_, pools_.size(1),
+                                          c10::typeMetaToScalarType(options_.dtype()));
   }
   const at::TensorOptions& options() const { return options_; }
 
@@ -198,6 +198,11 @@ void add_contributions(const cuda::SelectedRows& of, const at::Tensor& contribut
 }
 
 }  // namespace
+
+bool gpu_selected_attention_is_fast(const SparseAttentionShape& shape, int64_t top_pools,
+                                    at::ScalarType type) {
+  return type == at::kBFloat16 && cuda::hopper_sparse_attention_runs(shape, top_pools);
+}
 
 SelectedOutput gpu_selected_attention(const SparseAttentionShape& shape, const TokenLayout& layout,
                                       const Range& piece, const at::Tensor& q_THR,

@@ -16,6 +16,11 @@ namespace longspan {
 std::unique_ptr<PoolRanking> gpu_pool_ranking(const IndexShape& shape,
                                               const at::TensorOptions& options, int64_t work_bytes);
 
+// pool_ranking.h and selected_attention.h say what they mean.
+bool gpu_scoring_is_fast(const IndexShape& shape, at::ScalarType type);
+bool gpu_selected_attention_is_fast(const SparseAttentionShape& shape, int64_t top_pools,
+                                    at::ScalarType type);
+
 at::Tensor gpu_selected_pools(const IndexShape& shape, const TokenLayout& layout,
                               const Range& piece, const at::Tensor& lists_TB, int64_t width,
                               at::Device device);

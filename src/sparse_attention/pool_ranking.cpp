@@ -102,6 +102,13 @@ std::unique_ptr<PoolRanking> make_pool_ranking(const IndexShape& shape,
   });
 }
 
+bool scoring_is_fast(const IndexShape& shape, at::ScalarType type, at::Device device) {
+  if constexpr (kBuiltWithCuda) {
+    if (!device.is_cpu()) return gpu_scoring_is_fast(shape, type);
+  }
+  return true;
+}
+
 at::Tensor selected_pools(const IndexShape& shape, const TokenLayout& layout, const Range& piece,
                           const at::Tensor& lists_TB, int64_t width, at::Device device) {
   if constexpr (kBuiltWithCuda) {

@@ -56,6 +56,10 @@ std::unique_ptr<PoolRanking> make_pool_ranking(const IndexShape& shape,
                                                const at::TensorOptions& options,
                                                int64_t work_bytes);
 
+// Whether scores run on the kernels made for speed: on a GPU in bfloat16 with 32 heads of 128, on
+// tensor cores. UserError if the device has no lists for so many pools.
+bool scoring_is_fast(const IndexShape& shape, at::ScalarType type, at::Device device);
+
 // Of each query of the piece the selected pools [T, width], ascending, then -1: those of its list
 // if it must choose, else all it sees. Without lists (undefined) nobody may have to choose.
 at::Tensor selected_pools(const IndexShape& shape, const TokenLayout& layout, const Range& piece,

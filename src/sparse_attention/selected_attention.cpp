@@ -134,6 +134,14 @@ class PartBackward {
 
 }  // namespace
 
+bool selected_attention_is_fast(const SparseAttentionShape& shape, int64_t top_pools,
+                                at::ScalarType type, at::Device device) {
+  if constexpr (kBuiltWithCuda) {
+    if (!device.is_cpu()) return gpu_selected_attention_is_fast(shape, top_pools, type);
+  }
+  return true;
+}
+
 SelectedOutput selected_attention(const SparseAttentionShape& shape, const TokenLayout& layout,
                                   const Range& piece, const at::Tensor& q_THR,
                                   const at::Tensor& pools_TB, const RowStore& latents) {

@@ -25,6 +25,11 @@ namespace longspan {
 inline constexpr int64_t kWeightBytes = int64_t{64} << 20;
 inline constexpr int64_t kGatheredBytes = int64_t{512} << 20;
 
+// Whether attention runs on the kernels made for speed: on a GPU from Hopper on, in bfloat16 with
+// 64 heads on latents of 512, without gathering rows in memory first.
+bool selected_attention_is_fast(const SparseAttentionShape& shape, int64_t top_pools,
+                                at::ScalarType type, at::Device device);
+
 struct SelectedOutput {
   at::Tensor o_THR;
   at::Tensor lse_TH;

@@ -7,6 +7,10 @@
 #include "attention/library_attention.h"
 #include "base/error.h"
 #include "device/device.h"
+#include "linear_attention/kda_piece.h"
+#include "sparse_attention/pool_ranking.h"
+#include "sparse_attention/selected_attention.h"
+#include "train/sequence_mixes.h"
 
 namespace longspan {
 
@@ -47,24 +51,49 @@ std::string expert_reason(const ModelSpec& spec, at::ScalarType type, bool on_cp
               ", tokens exchanged in bounded chunks");
 }
 
-// What a hybrid has besides.
-std::vector<KernelUse> hybrid_uses(const ModelSpec& spec, at::ScalarType type, bool on_cpu,
-                                   const std::string& own) {
+// The three mixes of a hybrid that are no core attention, each with layers of its kind only.
+std::vector<KernelUse> mix_uses(const ModelSpec& spec, at::ScalarType type, at::Device device,
+                                const std::string& own) {
   std::vector<KernelUse> uses;
+  if (const std::string layers = layers_with(spec, MixKind::kLinearAttention); !layers.empty()) {
+    const bool fast = kda_is_fast(linear_attention_shape(spec), type, device);
+    uses.push_back({"linear attention", layers, own,
+                    text("chunks of 64 tokens, states passed on as affine maps",
+                         fast ? "" : "; in bfloat16 products would run on tensor cores"),
+                    fast});
+  }
+  const std::string sparse = layers_with(spec, MixKind::kSparseAttention);
+  if (sparse.empty()) return uses;
+  const bool scoring = scoring_is_fast(index_shape(spec), type, device);
+  uses.push_back({"index scoring", sparse, own,
+                  text("running top-k in a bounded buffer",
+                       scoring ? "" : "; 32 heads of 128 in bfloat16 would run on tensor cores"),
+                  scoring});
+  const SparseAttentionShape shape = sparse_attention_shape(spec);
+  const int64_t pools = spec.index.selected_pools();
+  const bool attention = selected_attention_is_fast(shape, pools, type, device);
+  uses.push_back({"sparse attention", sparse, own,
+                  attention ? "on latents, rows read where they lie"
+                            : "rows gathered for products of cuBLAS; 64 heads on latents of 512 in "
+                              "bfloat16 run as one kernel on Hopper",
+                  attention});
+  return uses;
+}
+
+// What a hybrid has besides core attention.
+std::vector<KernelUse> hybrid_uses(const ModelSpec& spec, at::ScalarType type, at::Device device,
+                                   const std::string& own) {
+  std::vector<KernelUse> uses = mix_uses(spec, type, device, own);
   const auto add = [&](const char* operation, const std::string& layers,
                        const std::string& reason) {
     if (!layers.empty()) uses.push_back({operation, layers, own, reason});
   };
   const std::string with_experts =
       layers_where(spec, [](const LayerKind& kind) { return kind.has_experts; });
-  add("linear attention", layers_with(spec, MixKind::kLinearAttention),
-      "chunks of 64 tokens, states passed on as affine maps");
-  add("index scoring, sparse attention", layers_with(spec, MixKind::kSparseAttention),
-      "running top-k in a bounded buffer, attention on latents");
   add("router", with_experts,
       text("logits, scores and weights in ", c10::toString(accumulate_type(type)),
            ", of equal scores the lower expert"));
-  add("experts", with_experts, expert_reason(spec, type, on_cpu));
+  add("experts", with_experts, expert_reason(spec, type, device.is_cpu()));
   if (spec.hyper.streams > 1) {
     add("residual streams", text("layers 0 to ", spec.num_layers - 1),
         text("one pass each way, maps in ", c10::toString(accumulate_type(type))));
@@ -81,7 +110,7 @@ std::vector<KernelUse> kernel_audit(const ModelSpec& spec, const at::TensorOptio
   const std::string own =
       text(on_cpu ? "own CPU kernels, " : "own CUDA kernels, ", c10::toString(type), ", sums in ",
            c10::toString(accumulate_type(type)));
-  std::vector<KernelUse> uses = hybrid_uses(spec, type, on_cpu, own);
+  std::vector<KernelUse> uses = hybrid_uses(spec, type, tensors.device(), own);
   if (const std::string layers = layers_with(spec, MixKind::kAttention); !layers.empty()) {
     if (!on_cpu) check_library_attention();
     const AttentionKernelChoice attention = attention_kernel_for({.heads = spec.num_query_heads,

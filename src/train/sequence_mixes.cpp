@@ -11,17 +11,13 @@ namespace longspan {
 namespace {
 
 std::shared_ptr<const SequenceMix> make_linear_mix(const TransformerModel& model) {
-  const LinearAttentionSpec& sizes = model.spec().linear_attention;
   std::map<int64_t, ConvolutionParameters> by_layer;
   for (int64_t layer = 0; layer < model.num_layers(); ++layer) {
     if (model.spec().layer_kind(layer).mix != MixKind::kLinearAttention) continue;
     const LayerParameters& ids = model.parameters().layer(layer);
     by_layer[layer] = {ids.q_conv, ids.k_conv, ids.v_conv};
   }
-  return std::make_shared<LinearAttentionMix>(LinearAttentionShape{.heads = sizes.num_heads,
-                                                                   .key_width = sizes.head_dim,
-                                                                   .value_width = sizes.head_dim,
-                                                                   .conv_taps = sizes.conv_taps},
+  return std::make_shared<LinearAttentionMix>(linear_attention_shape(model.spec()),
                                               std::move(by_layer));
 }
 
@@ -30,25 +26,40 @@ double inverse_root(int64_t width) {
 }
 
 std::shared_ptr<const SequenceMix> make_sparse_mix(const TransformerModel& model) {
-  const LatentAttentionSpec& attention = model.spec().latent_attention;
-  const IndexSpec& index = model.spec().index;
-  const IndexShape shape{.heads = index.num_heads,
-                         .width = index.head_dim,
-                         .pool_tokens = index.pool,
-                         .top_pools = index.selected_pools(),
-                         .scale = inverse_root(index.head_dim)};
+  const IndexShape index = index_shape(model.spec());
+  const auto element_bytes = static_cast<int64_t>(model.tensors().dtype().itemsize());
   return std::make_shared<SparseAttentionMix>(SparseAttentionOptions{
-      .attention = {.heads = attention.num_heads,
-                    .width = attention.kv_lora_rank,
-                    .pool_tokens = index.pool,
-                    .scale = inverse_root(attention.qk_dim())},
-      .index = shape,
-      .plans = planned_index_scoring(
-          shape, index_cost_options(static_cast<int64_t>(model.tensors().dtype().itemsize()),
-                                    !model.device().is_cpu()))});
+      .attention = sparse_attention_shape(model.spec()),
+      .index = index,
+      .plans = planned_index_scoring(index,
+                                     index_cost_options(element_bytes, !model.device().is_cpu()))});
 }
 
 }  // namespace
+
+LinearAttentionShape linear_attention_shape(const ModelSpec& spec) {
+  const LinearAttentionSpec& sizes = spec.linear_attention;
+  return {.heads = sizes.num_heads,
+          .key_width = sizes.head_dim,
+          .value_width = sizes.head_dim,
+          .conv_taps = sizes.conv_taps};
+}
+
+IndexShape index_shape(const ModelSpec& spec) {
+  return {.heads = spec.index.num_heads,
+          .width = spec.index.head_dim,
+          .pool_tokens = spec.index.pool,
+          .top_pools = spec.index.selected_pools(),
+          .scale = inverse_root(spec.index.head_dim)};
+}
+
+SparseAttentionShape sparse_attention_shape(const ModelSpec& spec) {
+  const LatentAttentionSpec& attention = spec.latent_attention;
+  return {.heads = attention.num_heads,
+          .width = attention.kv_lora_rank,
+          .pool_tokens = spec.index.pool,
+          .scale = inverse_root(attention.qk_dim())};
+}
 
 std::vector<ScheduledLayer> scheduled_layers(const ModelSpec& spec) {
   std::vector<ScheduledLayer> layers;

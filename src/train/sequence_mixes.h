@@ -10,6 +10,8 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/linear_attention_shape.h"
+#include "kernels/sparse_attention_shape.h"
 #include "mix/sequence_mix.h"
 #include "schedule/step_schedule.h"
 #include "spec/model_spec.h"
@@ -20,6 +22,11 @@ class TransformerModel;
 
 // What a step schedule needs to know of the model's layers.
 std::vector<ScheduledLayer> scheduled_layers(const ModelSpec& spec);
+
+// What the mixes' kernels need to know of the model's layers of their kind.
+LinearAttentionShape linear_attention_shape(const ModelSpec& spec);
+IndexShape index_shape(const ModelSpec& spec);
+SparseAttentionShape sparse_attention_shape(const ModelSpec& spec);
 
 class SequenceMixes {
  public:

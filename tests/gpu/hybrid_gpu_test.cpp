@@ -5,6 +5,8 @@
 
 #include "case_errors.h"
 #include "gpu_test.h"
+#include "host_waits.h"
+#include "train/kernel_audit.h"
 
 namespace longspan {
 namespace {
@@ -133,6 +135,57 @@ TEST_F(GpuHybridTraining, SameBitsOnRepeat) {
       }
     }
   }
+}
+
+// The waits that docs/gpu.md declares and no others: on one rank the ids of each piece in each
+// layer with experts, once for all passes, and a loss for each piece. Choices are not kept here,
+// because that reads selected pools back.
+TEST_F(GpuHybridTraining, TheHostWaitsForExpertIdsAndLossesOnly) {
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    Case c = random_case(seed, /*ranks=*/1);
+    c.micro_batches = 2;
+    const ModelSpec spec = tiny_spec(c);
+    const Outcome found =
+        run_case(c, {.type = at::kBFloat16, .device = kGpu, .count_waits = host_waits});
+    int64_t pieces = 0;
+    for (const PlannedMicroBatch& batch : make_batches(c, spec)) {
+      for (int chunk = 0; chunk < batch.layout.num_chunks(); ++chunk) {
+        pieces += batch.layout.piece(chunk, 0).empty() ? 0 : 1;
+      }
+    }
+    EXPECT_EQ(found.waits, pieces * (spec.count_expert_layers() + 1)) << describe(c);
+    std::cout << "waits, " << describe(c) << ": " << found.waits << " with " << pieces
+              << " pieces, " << spec.count_expert_layers() << " layers with experts\n";
+  }
+}
+
+std::vector<std::string> slow_operations(const std::string& preset, at::ScalarType type) {
+  std::vector<std::string> slow;
+  for (const KernelUse& use :
+       kernel_audit(preset_spec(preset), at::TensorOptions(type).device(kGpu))) {
+    if (!use.fast) slow.push_back(use.operation);
+  }
+  return slow;
+}
+
+TEST_F(GpuHybridTraining, AuditCallsSlowWhatRunsNoFastKernel) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(slow_operations("glm53_flash", at::kBFloat16), Names{});
+  EXPECT_EQ(slow_operations("glm53_flash_mini", at::kBFloat16), Names{});
+  EXPECT_EQ(slow_operations("glm53_flash_tiny", at::kBFloat16),
+            (Names{"index scoring", "sparse attention"}));
+  EXPECT_EQ(slow_operations("glm53_flash_mini", at::kFloat),
+            (Names{"linear attention", "index scoring", "sparse attention"}));
+  const auto uses =
+      kernel_audit(preset_spec("glm53_flash_tiny"), at::TensorOptions(at::kBFloat16).device(kGpu));
+  EXPECT_THROW(require_fast(uses, {"index scoring"}), UserError);
+  EXPECT_NO_THROW(require_fast(uses, {"index scoring", "sparse attention"}));
+  ModelSpec spec = preset_spec("glm53_flash_mini");
+  spec.linear_attention.head_dim = 256;
+  EXPECT_THROW(kernel_audit(spec, at::TensorOptions(at::kBFloat16).device(kGpu)), UserError);
+  spec = preset_spec("glm53_flash_mini");
+  spec.index.topk = 8192;
+  EXPECT_THROW(kernel_audit(spec, at::TensorOptions(at::kBFloat16).device(kGpu)), UserError);
 }
 
 }  // namespace

@@ -342,22 +342,26 @@ class Balancer {
 
   int least_loaded() const {
     int best = kUnplaced;
+    double most = 0;
     for (int rank = 0; rank < draft_.num_ranks(); ++rank) {
       if (!draft_.is_server(rank)) continue;
-      const auto relative = [&](int of) {
-        return deficit_s(of) / draft_.costs().speed[static_cast<size_t>(of)];
-      };
-      if (best == kUnplaced || relative(rank) > relative(best)) best = rank;
+      const double relative = deficit_s(rank) / draft_.costs().speed[static_cast<size_t>(rank)];
+      if (best != kUnplaced && relative <= most) continue;
+      best = rank;
+      most = relative;
     }
     return best;
+  }
+
+  // Whether its server has more than a row of tiles, and more than a little, too much.
+  bool has_row_too_much(const Tile& tile) const {
+    const double target = target_s_[static_cast<size_t>(tile.server)];
+    return -deficit_s(tile.server) > std::max(row_cost_s(tile), kLeastSurplus * target);
   }
 
   // Where every server lacks less than half a row of tiles, but the giver has more than a whole one
   // too much: whether the busier of the two is less busy once a row has moved.
   bool gains_by_one_row(const Tile& tile, int receiver) const {
-    const double surplus = -deficit_s(tile.server);
-    const double target = target_s_[static_cast<size_t>(tile.server)];
-    if (surplus <= std::max(row_cost_s(tile), kLeastSurplus * target)) return false;
     const auto busy_s = [&](int rank, double more_s) {
       return (draft_.load_s(rank) + more_s) / draft_.costs().speed[static_cast<size_t>(rank)] +
              base_s(rank);
@@ -391,8 +395,9 @@ class Balancer {
       if (receiver != kUnplaced) {
         amount_s = std::min(left_s, deficit_s(receiver));
       } else {
+        if (!must_place && (keys_in_time_ || !has_row_too_much(tile))) return;
         receiver = least_loaded();
-        if (!must_place && (keys_in_time_ || !gains_by_one_row(tile, receiver))) return;
+        if (!must_place && !gains_by_one_row(tile, receiver)) return;
         if (!must_place) amount_s = row_cost_s(tile);
       }
       const Range given = stretch(tile, amount_s, from_begin, must_place);

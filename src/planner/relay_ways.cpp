@@ -88,6 +88,8 @@ bool RelayWays::find() {
   if (late_s <= 0) return has_relays();
   for (const double patience : kPatience) {
     goal_bytes_ = patience * most_bytes_;
+    // Higher goals have higher peaks.
+    if (peak_s() >= best_s) break;
     late_s = find_ways();
     if (late_s + peak_s() < best_s) {
       best_s = late_s + peak_s();

@@ -74,7 +74,7 @@ if(LONGSPAN_PRECOMPILE)
   if(LONGSPAN_TORCH)
     # Libraries on libtorch have lines for stack traces (-g1); their headers must have them, too.
     longspan_precompiled_headers(longspan_torch_headers HEADERS ${torch_headers} DEPS torch::cpu OPTIONS -g1)
-    longspan_precompiled_headers(longspan_torch_test_headers HEADERS ${torch_headers} <gtest/gtest.h>
+    longspan_precompiled_headers(longspan_torch_test_headers HEADERS ${torch_headers} <ATen/ATen.h> <gtest/gtest.h>
       DEPS torch::cpu GTest::gtest)
   endif()
 endif()

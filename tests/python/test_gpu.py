@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from small_runs import (SAME_BITS, SmallRun, chosen, kill_when, last_logged_step, longspan, state_files,
                         write_documents)
+from torchrun_job import Processes
 
 STEPS = 40
 SAVE_EVERY = 5
@@ -34,6 +35,29 @@ def test_killed_run_goes_on_with_the_same_bits(tmp_path, ranks):
     assert "resum" in killed.train(ON_GPU)
     assert chosen(killed.steps(), SAME_BITS) == chosen(whole.steps(), SAME_BITS)
     assert state_files(killed.output / f"step-{STEPS}") == state_files(whole.output / f"step-{STEPS}")
+
+
+@pytest.fixture
+def two_gpus():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("fewer than two GPUs are visible")
+
+
+def test_processes_over_nccl_compute_what_threads_compute(tmp_path, two_gpus):
+    threads, processes = (SmallRun(tmp_path / name, steps=6, save_every=3, ranks=2) for name in ("threads", "processes"))
+    threads.train(ON_GPU)
+    with Processes(processes, 2, ON_GPU) as job:
+        ends = [job.end(rank) for rank in range(2)]
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    assert chosen(processes.steps(), SAME_BITS) == chosen(threads.steps(), SAME_BITS)
+    assert state_files(processes.output / "step-6") == state_files(threads.output / "step-6")
+
+
+def test_gpu_number_that_is_not_there_is_named(tmp_path, two_gpus):
+    with Processes(SmallRun(tmp_path, ranks=2), 2, ON_GPU, local_ranks=(0, 17)) as job:
+        ends = [job.end(rank) for rank in range(2)]
+    assert [code for code, _, _ in ends] == [2, 2], ends
+    assert "LOCAL_RANK=17" in ends[0][2]
 
 
 def evaluated(run, *overrides):

@@ -1,46 +1,14 @@
 """Training as processes that torchrun started: the same numbers as ranks in one process, and an end with a name when a
 process dies or stands still. On CPU, over TCP; test_gpu.py has the same on GPUs, over NCCL."""
-import os
 import signal
-import socket
-import subprocess
 
 import pytest
 
-from small_runs import (SAME_DATA, SmallRun, chosen, last_logged_step, snapshot, state_files, wait_until)
+from small_runs import SAME_DATA, SmallRun, chosen, last_logged_step, snapshot, state_files, wait_until
+from torchrun_job import Processes
 
 STEPS = 6
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-class Processes:
-    """What torchrun does: a process for each rank with its variables. None outlives the test."""
-
-    def __init__(self, run, ranks, *overrides, **changes):
-        job = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-               "MASTER_PORT": str(free_port()), **changes}
-        self.all = [subprocess.Popen(run.command("--layout.ranks=auto", "--layout.device=cpu", *overrides),
-                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                     env={**os.environ, **job, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-                    for rank in range(ranks)]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for process in self.all:
-            process.kill()
-            process.communicate()
-
-    def end(self, rank, seconds=60):
-        """Exit code, stdout and stderr of a rank."""
-        out, err = self.all[rank].communicate(timeout=seconds)
-        return self.all[rank].returncode, out, err
+ON_CPU = "--layout.device=cpu"
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -48,7 +16,7 @@ def test_processes_compute_what_threads_compute(tmp_path, ranks):
     threads = SmallRun(tmp_path / "threads", steps=STEPS, save_every=3)
     processes = SmallRun(tmp_path / "processes", steps=STEPS, save_every=3)
     threads.train(f"--layout.ranks={ranks}")
-    with Processes(processes, ranks) as job:
+    with Processes(processes, ranks, ON_CPU) as job:
         ends = [job.end(rank) for rank in range(ranks)]
     assert [code for code, _, _ in ends] == [0] * ranks, ends
     assert f"step {STEPS}/{STEPS}" in ends[0][1] and ends[1][1] == "", "one process prints"
@@ -60,7 +28,7 @@ def test_processes_compute_what_threads_compute(tmp_path, ranks):
 
 def test_killed_process_ends_the_others(tmp_path):
     run = SmallRun(tmp_path, steps=100_000)
-    with Processes(run, 3, "--run.stall_timeout_s=20") as job:
+    with Processes(run, 3, ON_CPU, "--run.stall_timeout_s=20") as job:
         wait_until(job.all[0], lambda: last_logged_step(run.output) >= 3)
         job.all[1].send_signal(signal.SIGKILL)
         for rank in (0, 2):
@@ -71,7 +39,7 @@ def test_killed_process_ends_the_others(tmp_path):
 
 def test_stopped_process_is_named(tmp_path):
     run = SmallRun(tmp_path, steps=100_000)
-    with Processes(run, 2, "--run.stall_timeout_s=3") as job:
+    with Processes(run, 2, ON_CPU, "--run.stall_timeout_s=3") as job:
         wait_until(job.all[0], lambda: last_logged_step(run.output) >= 3)
         job.all[1].send_signal(signal.SIGSTOP)
         code, out, err = job.end(0, seconds=30)
@@ -82,7 +50,7 @@ def test_stopped_process_is_named(tmp_path):
 def test_error_of_all_is_printed_once(tmp_path):
     run = SmallRun(tmp_path)
     before = snapshot(tmp_path)
-    with Processes(run, 2, "--data.train=nothing.txt") as job:
+    with Processes(run, 2, ON_CPU, "--data.train=nothing.txt") as job:
         ends = [job.end(rank) for rank in range(2)]
     assert [code for code, _, _ in ends] == [2, 2], ends
     assert "nothing.txt" in ends[0][2] and ends[1][2] == ""

@@ -26,8 +26,10 @@ LayerBytes linear_attention_bytes(const LinearAttentionSpec& kda, int64_t value_
 LayerBytes sparse_attention_bytes(const ModelSpec& spec, int64_t value_bytes, int64_t sum_bytes) {
   const LatentAttentionSpec& mla = spec.latent_attention;
   const int64_t latent = mla.latent_width() * value_bytes;
-  return {.mix_output = mla.num_heads * (latent + sum_bytes),
-          .context = latent + spec.index.head_dim * value_bytes / spec.index.pool,
+  const int64_t context = latent + spec.index.head_dim * value_bytes / spec.index.pool;
+  // Where attention does not run again, its backward reads the context.
+  return {.mix_output = mla.num_heads * (latent + sum_bytes) + context,
+          .context = context,
           .choices = spec.index.selected_pools() * kIdBytes};
 }
 

@@ -20,7 +20,7 @@ namespace longspan {
 
 struct KeptBytes {
   int64_t layer_inputs = 0;  // in front of each layer, and behind the last
-  int64_t mix_outputs = 0;   // core attention: O and LSE
+  int64_t mix_outputs = 0;   // core attention: O and LSE; sparse attention: its context, too
   int64_t choices = 0;       // selected pools, chosen experts
   int64_t context = 0;       // keys and values, or latents and a share of a pool key
   int64_t chunk_border = 0;  // of a border of chunks, not of a token: states and taps

@@ -80,8 +80,9 @@ TEST(KeptBytes, FiguresOfTheReleasedModel) {
   const KeptBytes kept = kept_bytes(preset_spec("glm53_flash"), 2, false);
   // 4 streams of 4,096 in front of 45 layers, and behind the last.
   EXPECT_EQ(kept.layer_inputs, 46 * 4 * 4096 * 2);
-  // 64 heads of 128 of 34 layers; 64 heads on latents of 512 with a float32 sum of 11.
-  EXPECT_EQ(kept.mix_outputs, 34 * 64 * 128 * 2 + 11 * (64 * 512 * 2 + 64 * 4));
+  // 64 heads of 128 of 34 layers; 64 heads on latents of 512 with a float32 sum of 11, and their
+  // context.
+  EXPECT_EQ(kept.mix_outputs, 34 * 64 * 128 * 2 + 11 * (64 * 512 * 2 + 64 * 4) + kept.context);
   EXPECT_EQ(kept.choices, 11 * 512 * 4 + 42 * 8 * 4);
   // Latents of 512, and 128 of a key for four tokens.
   EXPECT_EQ(kept.context, 11 * (512 * 2 + 128 * 2 / 4));

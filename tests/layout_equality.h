@@ -44,7 +44,7 @@ inline int group_of(int ranks, int value) {
 // Sums of at most a few thousand terms, reordered.
 inline constexpr double kTolerance = 1e-10;
 
-inline double norm(const at::Tensor& tensor) {
+inline double tensor_norm(const at::Tensor& tensor) {
   return at::linalg_vector_norm(tensor, 2).item<double>();
 }
 
@@ -63,11 +63,11 @@ inline void expect_equals_one_rank(const Case& c) {
   // of the others: it is compared on the scale of 1e-4 of the whole gradient's norm.
   double square_sum = 0;
   for (const auto& [name, reference] : expected.gradients)
-    square_sum += norm(reference) * norm(reference);
+    square_sum += tensor_norm(reference) * tensor_norm(reference);
   const double floor = std::max(1e-4 * std::sqrt(square_sum), 1e-300);
   for (const auto& [name, reference] : expected.gradients) {
-    const double error =
-        norm(at::sub(found.gradients.at(name), reference)) / std::max(norm(reference), floor);
+    const double error = tensor_norm(at::sub(found.gradients.at(name), reference)) /
+                         std::max(tensor_norm(reference), floor);
     EXPECT_LE(error, kTolerance) << name << ", " << describe(c);
   }
 }

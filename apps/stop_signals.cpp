@@ -1,5 +1,7 @@
 #include "stop_signals.h"
 
+#include <unistd.h>
+
 #include <csignal>
 #include <string_view>
 
@@ -9,6 +11,11 @@ namespace {
 std::atomic<bool> requested = false;
 volatile std::sig_atomic_t interrupted = 0;
 
+// A step may take minutes, and until it ends nothing else says that the key was heard.
+constexpr std::string_view kStopping =
+    "\nlongspan: stopping after the step in work, with a checkpoint; Ctrl-C again ends at once, "
+    "without one\n";
+
 void request_stop(int signal) {
   if (signal == SIGINT) {
     if (interrupted != 0) {
@@ -16,6 +23,9 @@ void request_stop(int signal) {
       std::raise(SIGINT);
     }
     interrupted = 1;
+    // Of what writes, this alone is allowed in a handler. Nobody can be told that it failed.
+    [[maybe_unused]] const ssize_t written =
+        ::write(STDERR_FILENO, kStopping.data(), kStopping.size());
   }
   requested = true;
 }

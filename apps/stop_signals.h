@@ -6,7 +6,8 @@
 //
 //   TrainProcess train{.stop = &stop_requested(), ...};
 //
-// A second SIGINT ends the process at once, for people at a terminal.
+// The first SIGINT says on standard error that it was heard; a second one ends the process at once,
+// for people at a terminal.
 #pragma once
 
 #include <atomic>

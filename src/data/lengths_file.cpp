@@ -18,10 +18,19 @@ std::string_view without_blanks(std::string_view line) {
   return line.substr(begin, line.find_last_not_of(" \t\r") - begin + 1);
 }
 
+// A binary file in its place must not end the message at its first zero byte.
+std::string printable(std::string_view word) {
+  std::string shown(word.substr(0, 40));
+  std::replace_if(
+      shown.begin(), shown.end(),
+      [](char character) { return static_cast<unsigned char>(character) < ' '; }, '?');
+  return shown;
+}
+
 int64_t parse_length(std::string_view line, const std::string& origin, int64_t number) {
   const std::string_view word = without_blanks(line);
   const auto fail = [&](const char* problem) {
-    throw UserError(text(origin, ":", number, ": \"", word.substr(0, 40), "\" ", problem,
+    throw UserError(text(origin, ":", number, ": \"", printable(word), "\" ", problem,
                          "; each line holds the length of one document, a whole number from 1 to ",
                          kLargest));
   };

@@ -77,8 +77,9 @@ def test_a_second_interrupt_ends_at_once(run):
     process.send_signal(signal.SIGINT)
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    console, _ = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT
+    assert "Ctrl-C again ends at once" in console
 
 
 def test_export_to_an_existing_folder(trained):

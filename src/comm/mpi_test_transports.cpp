@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "comm/mpi_communicator.h"
-#include "comm/run_ranks.h"
 #include "comm/test_transports.h"
 
 namespace longspan {
@@ -36,19 +35,8 @@ std::vector<int> local_ranks(const TestTransport& transport) {
 // Small parts, so that ordinary test messages are cut.
 Outcome run_on(const TestTransport& transport, const TestRunOptions& options,
                const std::function<void(Communicator&)>& body) {
-  Outcome outcome;
   MpiWorld world(*session, {.stall_timeout_s = options.stall_timeout_s, .part_bytes = 300'000});
-  const auto everybody = world.communicator();
-  try {
-    std::vector<int> members;
-    for (int rank = 0; rank < transport.size; ++rank) members.push_back(rank);
-    const auto group = everybody->subgroup(members, "members of the test");
-    if (!group) return outcome;
-    run_rank(*group, [&](Communicator& comm) { run_wrapped(comm, transport, options, body); });
-  } catch (...) {
-    outcome.failures[everybody->rank()] = describe_failure();
-  }
-  return outcome;
+  return run_on_members(*world.communicator(), transport, options, body);
 }
 
 }  // namespace longspan

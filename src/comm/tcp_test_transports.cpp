@@ -4,7 +4,6 @@
 
 #include "comm/folder_rendezvous.h"
 #include "comm/fork_ranks.h"
-#include "comm/run_ranks.h"
 #include "comm/tcp_world.h"
 #include "comm/test_transports.h"
 
@@ -37,21 +36,10 @@ std::vector<int> local_ranks(const TestTransport& transport) {
 
 Outcome run_on(const TestTransport& transport, const TestRunOptions& options,
                const std::function<void(Communicator&)>& body) {
-  Outcome outcome;
   FolderRendezvous store(self.folder);
   TcpWorld world(store, text("world ", worlds++), self.rank, self.size,
                  {.stall_timeout_s = options.stall_timeout_s});
-  const auto everybody = world.communicator();
-  try {
-    std::vector<int> members;
-    for (int rank = 0; rank < transport.size; ++rank) members.push_back(rank);
-    const auto group = everybody->subgroup(members, "members of the test");
-    if (!group) return outcome;
-    run_rank(*group, [&](Communicator& comm) { run_wrapped(comm, transport, options, body); });
-  } catch (...) {
-    outcome.failures[everybody->rank()] = describe_failure();
-  }
-  return outcome;
+  return run_on_members(*world.communicator(), transport, options, body);
 }
 
 }  // namespace longspan

@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "base/error.h"
+#include "comm/run_ranks.h"
 
 namespace longspan {
 
@@ -14,6 +15,22 @@ void run_wrapped(Communicator& communicator, const TestTransport& transport,
   if (!options.faults) return body(transport.delays ? *delayed : communicator);
   const auto faulty = with_faults(*delayed, options.faults(communicator.rank()));
   body(*faulty);
+}
+
+Outcome run_on_members(Communicator& everybody, const TestTransport& transport,
+                       const TestRunOptions& options,
+                       const std::function<void(Communicator&)>& body) {
+  Outcome outcome;
+  try {
+    std::vector<int> members;
+    for (int rank = 0; rank < transport.size; ++rank) members.push_back(rank);
+    const auto group = everybody.subgroup(members, "members of the test");
+    if (!group) return outcome;
+    run_rank(*group, [&](Communicator& comm) { run_wrapped(comm, transport, options, body); });
+  } catch (...) {
+    outcome.failures[everybody.rank()] = describe_failure();
+  }
+  return outcome;
 }
 
 std::string describe_failure() {

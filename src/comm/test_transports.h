@@ -74,6 +74,11 @@ std::vector<int> local_ranks(const TestTransport& transport);
 // Runs the body on `communicator` inside the wrappers that transport and options ask for.
 void run_wrapped(Communicator& communicator, const TestTransport& transport,
                  const TestRunOptions& options, const std::function<void(Communicator&)>& body);
+// The same on the first `transport.size` processes of `everybody`, one rank each; others do
+// nothing.
+Outcome run_on_members(Communicator& everybody, const TestTransport& transport,
+                       const TestRunOptions& options,
+                       const std::function<void(Communicator&)>& body);
 // The text of the exception being handled.
 std::string describe_failure();
 

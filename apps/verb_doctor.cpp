@@ -15,7 +15,7 @@
 #include "observe/build_info.h"
 #include "observe/machine.h"
 #include "observe/number_format.h"
-#include "train/peak_flops.h"
+#include "train/measure_peak.h"
 #include "verbs.h"
 
 namespace longspan {

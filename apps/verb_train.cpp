@@ -14,6 +14,7 @@
 #include "run_process.h"
 #include "stop_signals.h"
 #include "train/kernel_audit.h"
+#include "train/measure_peak.h"
 #include "train/run_device.h"
 #include "train/trainer.h"
 #include "verbs.h"

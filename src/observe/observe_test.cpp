@@ -12,6 +12,7 @@
 #include "observe/console.h"
 #include "observe/machine.h"
 #include "observe/number_format.h"
+#include "observe/peak_flops.h"
 #include "observe/report.h"
 #include "observe/svg_chart.h"
 
@@ -97,6 +98,20 @@ TEST(Console, StepLine) {
   EXPECT_EQ(step_line(bare), "step 1/2  loss 5.5000  gnorm 4.0e-4  lr 0  tok/s 0");
   bare.skipped = true;
   EXPECT_NE(step_line(bare).find("skipped"), std::string::npos);
+}
+
+TEST(PeakFlops, AStepThatBeatsThePeakRaisesIt) {
+  PeakFlops peak;
+  peak.per_second = 50e9;
+  peak.description = "50 GFLOP/s (measured)";
+  EXPECT_FALSE(peak.raise_to(40e9));
+  EXPECT_FALSE(peak.raise_to(50e9));
+  EXPECT_EQ(peak.description, "50 GFLOP/s (measured)");
+  EXPECT_TRUE(peak.raise_to(80e9));
+  EXPECT_FALSE(peak.raise_to(90e9)) << "said once";
+  EXPECT_FALSE(peak.raise_to(60e9));
+  EXPECT_EQ(peak.per_second, 90e9);
+  EXPECT_EQ(peak.description, "90 GFLOP/s (the fastest step; at the start 50 GFLOP/s (measured))");
 }
 
 TEST(Console, ProgressInAFileWritesFewPlainLines) {

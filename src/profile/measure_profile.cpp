@@ -13,7 +13,7 @@
 #include "cost/charged_pairs.h"
 #include "observe/machine.h"
 #include "profile/thread_link.h"
-#include "train/peak_flops.h"
+#include "train/measure_peak.h"
 
 namespace longspan {
 namespace {

@@ -124,6 +124,7 @@ void add_logged(const std::filesystem::path& path, ReportData* report) {
 RunLog::RunLog(const RunSetup& setup, const TrainProcess& process, int64_t resumed_step)
     : setup_(setup),
       process_(process),
+      peak_(process.peak),
       jsonl_(open_log(setup, header_of(setup, process), resumed_step)) {
   write_text_atomic(folder_of(setup) / "config.toml", setup.loaded.toml());
   if (setup.config().output.tensorboard) {
@@ -136,7 +137,13 @@ void RunLog::note(const std::string& line) {
   *process_.console << line << std::endl;
 }
 
-void RunLog::step(const StepMetrics& metrics) {
+void RunLog::step(StepMetrics metrics) {
+  if (metrics.flops && metrics.step_s > 0 && peak_.raise_to(*metrics.flops / metrics.step_s)) {
+    note(
+        text("peak: step ", metrics.step, " was faster than the matrix products measured at the ",
+             "start (was the machine busy then?); mfu is a share of the fastest step from now on"));
+  }
+  metrics.peak_flops = peak_.per_second;
   jsonl_.write(metrics);
   if (events_) events_->add_scalars(metrics.step, scalars(metrics));
   const bool shown =
@@ -172,7 +179,7 @@ void RunLog::write_report(const std::optional<PlanBalance>& balance) {
       {"ranks x chunks", text(setup_.num_ranks(), " x ", setup_.planner.chunks)},
       {"micro-batch", text(setup_.config().batch.micro_batch_tokens, " tokens")},
       {"stored mode", setup_.config().layout.stored_mode},
-      {"peak", process_.peak.description},
+      {"peak", peak_.description},
       {"commit", process_.commit.empty() ? "unknown" : process_.commit},
   };
   report.balance = balance;

@@ -16,6 +16,7 @@
 #include "formats/json.h"
 #include "observe/event_file.h"
 #include "observe/jsonl_log.h"
+#include "observe/peak_flops.h"
 #include "observe/report.h"
 #include "observe/step_metrics.h"
 #include "train/evaluate.h"
@@ -29,7 +30,8 @@ class RunLog {
   RunLog(const RunSetup& setup, const TrainProcess& process, int64_t resumed_step);
 
   void note(const std::string& line);
-  void step(const StepMetrics& metrics);
+  // Gives the metrics the peak, raised if this step was faster.
+  void step(StepMetrics metrics);
   void evaluation(int64_t step, const EvalResult& result, double eval_s);
   void write_report(const std::optional<PlanBalance>& balance);
   // Where things are and what was balanced: the last lines of a run.
@@ -38,6 +40,7 @@ class RunLog {
  private:
   const RunSetup& setup_;
   const TrainProcess& process_;
+  PeakFlops peak_;
   JsonlLog jsonl_;
   std::optional<EventFile> events_;
 };

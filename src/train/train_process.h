@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "train/peak_flops.h"
+#include "observe/peak_flops.h"
 #include "train/run_setup.h"
 
 namespace longspan {

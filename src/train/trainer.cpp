@@ -236,7 +236,6 @@ class RankTrainer {
     ModelWork work;
     for (const int64_t tokens : planned.document_tokens) work += document_work(setup_.spec, tokens);
     metrics.flops = training_flops(setup_.spec, work);
-    metrics.peak_flops = run_.process.peak.per_second;
     metrics.plan_ms = 1e3 * planned.plan_s;
     if (setup_.planner.core_attention) {
       metrics.imbalance = planned.imbalance;
@@ -248,7 +247,7 @@ class RankTrainer {
     metrics.memory_peak_bytes = on_cpu ? peak_resident_bytes() : device_bytes_peak(device);
     metrics.memory_limit_bytes =
         on_cpu ? memory_limit_bytes() : gpu_info(device.index()).memory_bytes;
-    log_->step(metrics);
+    log_->step(std::move(metrics));
   }
 
   // Bytes of a key row (K and V); query rows are wider, so this is a lower bound where queries

@@ -56,6 +56,7 @@ def test_run_leaves_log_config_events_and_report(whole):
     events.Reload()
     losses = [(event.step, event.value) for event in events.Scalars("loss")]
     assert losses == [(step, pytest.approx(line["loss"], rel=1e-6)) for step, line in whole.steps().items()]
+    assert all(0 < line["mfu(%)"] <= 100 for line in whole.steps().values()), "busy or not while the peak was measured"
     report = (whole.output / "report.html").read_text()
     assert report.lstrip().startswith("<!DOCTYPE html>") and "</html>" in report and "<svg" in report
     assert f"step {STEPS}/{STEPS}" in whole.console

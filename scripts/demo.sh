@@ -32,9 +32,9 @@ $longspan eval configs/demo.toml --by-position 8
 
 cat <<'TXT'
 
-What this was: a few minutes of training on documents of up to 32,768 tokens; pages that are longer were left out, as the
-line "skipped" says (batch.micro_batch_tokens and data.overlong decide). It shows the balance, not a good model: that takes
-more than 16 steps.
+What this was: a few minutes of training on documents of up to 32,768 tokens. Pages that are longer were left out, most of all
+tokens, as "left out" says above: a micro-batch holds whole documents, and one of 774,718 tokens takes longer than a demo may
+(batch.micro_batch_tokens and data.overlong decide). It shows the balance, not a good model: that takes more than 16 steps.
 
 Next: give the same documents to 2 ranks and 4 chunks. The data order stays, the loss follows within rounding:
   build/release/longspan train configs/demo.toml --layout.ranks=2 --layout.chunks=4 --output.folder=demo/run-2

@@ -62,6 +62,7 @@ void describe_packing(const std::vector<int64_t>& lengths, int64_t micro_batch_t
   if (std::none_of(lengths.begin(), lengths.end(),
                    [&](int64_t length) { return length > 0 && length <= micro_batch_tokens; })) {
     report.documents_overlong = report.documents;
+    report.tokens_overlong = report.tokens;
     return;
   }
   const EpochPlan plan = plan_epoch(
@@ -69,6 +70,7 @@ void describe_packing(const std::vector<int64_t>& lengths, int64_t micro_batch_t
   report.micro_batches = plan.micro_batches();
   report.fill_percent = plan.report().fill_percent();
   report.documents_overlong = plan.report().documents_skipped;
+  report.tokens_overlong = plan.report().tokens_skipped;
 }
 
 // 1234567 -> "1,234,567": lengths are read by people.
@@ -120,7 +122,11 @@ std::string format_report(const DocumentReport& report) {
     out << "packing            " << grouped(report.micro_batches) << " micro-batches of "
         << grouped(report.micro_batch_tokens) << " tokens, fill " << report.fill_percent << " %";
     if (report.documents_overlong > 0) {
-      out << "; " << grouped(report.documents_overlong) << " documents are longer than that";
+      const double percent =
+          100.0 * static_cast<double>(report.tokens_overlong) / static_cast<double>(report.tokens);
+      out << "; " << grouped(report.documents_overlong) << " documents of "
+          << grouped(report.tokens_overlong) << " tokens (" << percent
+          << " % of all) are longer than that";
     }
     out << '\n';
   }
@@ -149,6 +155,7 @@ Json report_json(const DocumentReport& report) {
           {"micro_batches", report.micro_batches},
           {"fill_percent", report.fill_percent},
           {"documents_overlong", report.documents_overlong},
+          {"tokens_overlong", report.tokens_overlong},
           {"notes", report.notes}};
 }
 

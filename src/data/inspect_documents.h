@@ -39,6 +39,7 @@ struct DocumentReport {
   int64_t micro_batches = 0;
   double fill_percent = 0;
   int64_t documents_overlong = 0;
+  int64_t tokens_overlong = 0;
   std::vector<std::string> notes;  // of the source
 };
 

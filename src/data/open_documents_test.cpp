@@ -215,11 +215,15 @@ TEST(InspectDocuments, FiguresOfAKnownSet) {
   EXPECT_DOUBLE_EQ(report.longest_percent_work, 100.0 * (500500 + 55) / (199 * 55 + 500500));
   EXPECT_DOUBLE_EQ(report.longest_document_work, 100.0 * 500500 / (199 * 55 + 500500));
   EXPECT_EQ(report.documents_overlong, 1);
+  EXPECT_EQ(report.tokens_overlong, 1000);
+  EXPECT_NE(format_report(report).find("1 documents of 1,000 tokens (33.4 % of all) are longer"),
+            std::string::npos);
   EXPECT_EQ(report.micro_batches, 4);
   EXPECT_DOUBLE_EQ(report.fill_percent, 100.0 * 1990 / 2000);
   EXPECT_NE(format_report(report).find("2,990"), std::string::npos);
   EXPECT_EQ(report_json(report)["length_percentiles"]["p50"], 10);
   EXPECT_EQ(inspect_documents(source, 5).documents_overlong, 200);
+  EXPECT_EQ(inspect_documents(source, 5).tokens_overlong, 2990);
   EXPECT_EQ(inspect_documents(MemorySource(std::vector<DocumentContent>{}), 5).documents, 0);
 }
 

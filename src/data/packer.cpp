@@ -175,14 +175,20 @@ std::string PackReport::describe() const {
   line << "epoch " << epoch << ": " << documents_used << " documents, " << tokens_used
        << " tokens in " << micro_batches << " micro-batches of " << micro_batch_tokens << " (fill "
        << std::fixed << std::setprecision(1) << fill_percent() << " %)";
-  if (documents_skipped > 0) {
-    line << ", skipped " << documents_skipped << " longer ones of " << tokens_skipped << " tokens";
-  }
   if (documents_split > 0) {
     line << ", split " << documents_split << " of them into " << split_pieces << " pieces";
   }
   if (documents_empty > 0) line << ", left out " << documents_empty << " empty ones";
+  if (documents_skipped > 0) line << ", left out " << describe_skipped();
   return line.str();
+}
+
+std::string PackReport::describe_skipped() const {
+  const double percent = 100.0 * static_cast<double>(tokens_skipped) /
+                         static_cast<double>(tokens_used + tokens_skipped);
+  return text(documents_skipped, " of ", documents_used + documents_skipped + documents_empty,
+              " documents, ", tokens_skipped, " tokens (", std::fixed, std::setprecision(1),
+              percent, " % of all): longer than a micro-batch of ", micro_batch_tokens);
 }
 
 std::span<const DocumentPiece> EpochPlan::pieces(int64_t micro_batch) const {

@@ -60,6 +60,8 @@ struct PackReport {
   double fill_percent() const;
   // One line for the log: what was used, what was left out.
   std::string describe() const;
+  // "71 of 186 documents, 7038771 tokens (84.6 % of all): longer than a micro-batch of 32768"
+  std::string describe_skipped() const;
 };
 
 // The micro-batches of one epoch, in the order they are trained. An immutable value.

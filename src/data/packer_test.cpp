@@ -193,6 +193,14 @@ TEST(Packer, NothingToTrainOnIsAnError) {
   EXPECT_EQ(parse_overlong("split"), Overlong::kSplit);
 }
 
+TEST(Packer, SaysHowMuchIsLeftOut) {
+  const PackOptions options{.micro_batch_tokens = 10, .overlong = Overlong::kSkip};
+  const PackReport report = plan_epoch(std::vector<int64_t>{5, 0, 11, 3, 24}, options, 0).report();
+  EXPECT_EQ(report.describe_skipped(),
+            "2 of 5 documents, 35 tokens (81.4 % of all): longer than a micro-batch of 10");
+  EXPECT_NE(report.describe().find("left out " + report.describe_skipped()), std::string::npos);
+}
+
 // Seconds on an idle machine; the bound only tells linear from quadratic work, also under
 // sanitizers.
 TEST(Packer, FillsWellAndPacksMillionsInSeconds) {

@@ -168,7 +168,10 @@ std::string imbalance_section(const ReportData& report) {
   chart.series.push_back({.name = "as planned",
                           .color = kBlue,
                           .points = thinned(report.imbalance_after, kMaxPoints)});
-  return section("Imbalance of attention over the run", "", line_chart_svg(chart));
+  return section("Imbalance of attention over the run",
+                 "In the worst chunk of each step; the worst one at home need not be the worst one "
+                 "as planned. The step lines show the planned figure as imb.",
+                 line_chart_svg(chart));
 }
 
 std::string memory_section(const ReportData& report) {

@@ -188,7 +188,8 @@ void RunLog::write_report(const std::optional<PlanBalance>& balance) {
   write_text_atomic(folder_of(setup_) / "report.html", html_report(report));
 }
 
-void RunLog::summary(const std::string& checkpoint, const std::optional<PlanBalance>& balance) {
+void RunLog::summary(const std::string& checkpoint, const PackReport& packed,
+                     const PlannedStep* last_step) {
   const auto folder = folder_of(setup_);
   note("");
   note(text("checkpoint   ", checkpoint));
@@ -198,10 +199,11 @@ void RunLog::summary(const std::string& checkpoint, const std::optional<PlanBala
     note(text("report       ", (folder / "report.html").string(),
               " (loss, balance of attention; open in a browser)"));
   }
-  if (balance && setup_.num_ranks() > 1) {
-    note(text("balance      the busiest rank had ", std::fixed, std::setprecision(2),
-              max_over_mean(balance->before), " x the mean attention at home, ",
-              max_over_mean(balance->after), " x as planned (hardest chunk of the last step)"));
+  if (packed.documents_skipped > 0) note(text("left out     ", packed.describe_skipped()));
+  if (last_step != nullptr && setup_.planner.core_attention && setup_.num_ranks() > 1) {
+    note(text("balance      attention of the busiest rank over the mean, worst chunk of the last ",
+              "step: ", std::fixed, std::setprecision(2), last_step->home_imbalance,
+              " if every rank kept its own, ", last_step->imbalance, " as planned (imb)"));
   }
 }
 

@@ -3,7 +3,7 @@
 //
 //   RunLog log(setup, process, resumed_step);
 //   log.step(metrics);  log.evaluation(step, result, seconds);
-//   log.write_report(balance);
+//   log.write_report(balance);  log.summary(...);
 //
 // The JSONL log is the record; the report is drawn from it, so that a resumed run reports all its
 // steps. One thread.
@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 
+#include "data/packer.h"
 #include "formats/json.h"
 #include "observe/event_file.h"
 #include "observe/jsonl_log.h"
@@ -20,6 +21,7 @@
 #include "observe/report.h"
 #include "observe/step_metrics.h"
 #include "train/evaluate.h"
+#include "train/step_planner.h"
 #include "train/train_process.h"
 
 namespace longspan {
@@ -34,8 +36,10 @@ class RunLog {
   void step(StepMetrics metrics);
   void evaluation(int64_t step, const EvalResult& result, double eval_s);
   void write_report(const std::optional<PlanBalance>& balance);
-  // Where things are and what was balanced: the last lines of a run.
-  void summary(const std::string& checkpoint, const std::optional<PlanBalance>& balance);
+  // Where things are, what was left out and what was balanced: the last lines of a run.
+  // `last_step`: null if none was trained.
+  void summary(const std::string& checkpoint, const PackReport& packed,
+               const PlannedStep* last_step);
 
  private:
   const RunSetup& setup_;

@@ -310,7 +310,8 @@ class RankTrainer {
       balance = plan_balance(*planned_, setup_.planner.costs.speed);
     }
     if (config_.output.report && planned_) log_->write_report(balance);
-    log_->summary(step_path(config_.output.folder, progress_.step).string(), balance);
+    log_->summary(step_path(config_.output.folder, progress_.step).string(),
+                  run_.planner.pack_report(), planned_.get());
   }
 
   // Empty if the run began with random ones.

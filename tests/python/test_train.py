@@ -110,6 +110,19 @@ def test_training_learns_and_uses_every_document(whole):
     assert first_epoch[-1]["docs/seen"] == len(files)
 
 
+def test_the_end_says_what_was_left_out_and_balanced(again):
+    """Both as the run said it before: at its start, and in the line of its last step."""
+    console = again.train("--batch.micro_batch_tokens=2500", "--data.overlong=skip", "--optimizer.steps=3")
+    total = sum(path.stat().st_size + 1 for path in (again.folder / "documents").iterdir())
+    left_out = f"1 of 32 documents, 3001 tokens ({100 * 3001 / total:.1f} % of all): longer than a micro-batch of 2500"
+    assert f", left out {left_out}\n" in console and f"\nleft out     {left_out}\n" in console, console
+    last = again.steps()[3]
+    shown = re.search(r"step 3/3 .*  imb ([0-9.]+) ", console)[1]
+    at_home, planned = re.search(r"balance .* ([0-9.]+) if every rank kept its own, ([0-9.]+) as planned", console).groups()
+    assert planned == shown == f"{last['plan/imbalance_max_over_mean']:.2f}"
+    assert at_home == f"{last['plan/home_imbalance_max_over_mean']:.2f}"
+
+
 def test_same_seed_same_bits(whole, again):
     again.train("--output.keep_latest=1")
     expect_same_bits(again, whole)

@@ -154,6 +154,23 @@ void check_value(const ConfigKey& key, const RawSetting& setting, const ConfigVa
   }
 }
 
+// No path or name can hold a NUL: the system would see the part before it.
+void check_words(const ConfigKey& key, const RawSetting& setting, const ConfigValue& value) {
+  const auto check = [&](const std::string& word) {
+    if (word.find('\0') == std::string::npos) return;
+    throw UserError(text(setting.where, ": ", key.name, " holds a NUL character; leave it out"));
+  };
+  if (const auto* word = std::get_if<std::string>(&value)) check(*word);
+  if (const auto* words = std::get_if<std::vector<std::string>>(&value)) {
+    for (const std::string& word : *words) check(word);
+  }
+}
+
+bool begins_like_a_number(const std::string& written) {
+  const size_t first = written.find_first_not_of("+-[ ");
+  return first != std::string::npos && written[first] >= '0' && written[first] <= '9';
+}
+
 RawSetting parse_override(const std::string& argument) {
   const size_t equals = argument.find('=');
   if (!argument.starts_with("--") || equals == std::string::npos || equals <= 2) {
@@ -170,11 +187,32 @@ RawSetting parse_override(const std::string& argument) {
   const bool bare_string = type == "string" && !written.starts_with('"');
   const bool bare_element = type == "list of strings" && !written.starts_with('[');
   const std::string element = bare_element ? "[" + toml_quoted(written) + "]" : written;
-  const bool read = !bare_string && read_toml_value(element, setting.value);
-  if (!read && !read_toml_value(toml_quoted(written), setting.value)) {
+  if (!bare_string) {
+    const std::string fault = read_toml_value(element, setting.value);
+    if (fault.empty()) return setting;
+    // A number that TOML cannot hold is not meant as a word.
+    if (begins_like_a_number(written)) {
+      throw UserError(text(argument, ": ", key->name, " takes: ", type, "; ", fault));
+    }
+  }
+  if (!read_toml_value(toml_quoted(written), setting.value).empty()) {
     throw UserError(text(argument, ": the value is not valid UTF-8"));
   }
   return setting;
+}
+
+std::vector<RawSetting> parse_overrides(const std::vector<std::string>& arguments) {
+  std::vector<RawSetting> settings;
+  for (const std::string& argument : arguments) {
+    RawSetting setting = parse_override(argument);
+    for (const RawSetting& earlier : settings) {
+      if (earlier.name != setting.name) continue;
+      throw UserError(text(argument, ": ", setting.name, " is given twice, before as ",
+                           earlier.where, "; leave one of them out"));
+    }
+    settings.push_back(std::move(setting));
+  }
+  return settings;
 }
 
 class Loader {
@@ -200,10 +238,12 @@ class Loader {
     ConfigValue value = key->initial();
     if (!convert(raw.value, value)) fail_type(*key, raw);
     check_value(*key, raw, value);
+    check_words(*key, raw, value);
     setting = {key, std::move(value), raw.origin, true};
   }
 
-  LoadedConfig finish() {
+  LoadedConfig finish(const std::string& source) {
+    loaded_.source = source;
     for (const Setting& setting : loaded_.settings) {
       setting.key->set(loaded_.config, setting.value);
     }
@@ -318,6 +358,10 @@ std::string LoadedConfig::quote(std::string_view name) const {
   return text(name, " = ", toml_text(found.value), " (", found.origin, ")");
 }
 
+std::string LoadedConfig::cite(std::string_view name) const {
+  return text(name, " (", setting(name).origin, ")");
+}
+
 std::string LoadedConfig::toml() const {
   return write_toml(*this, Print::kSaved);
 }
@@ -348,22 +392,27 @@ LoadedConfig parse_run_config(std::string_view source, const std::string& origin
   Loader loader(around);
   for (const RawSetting& setting : document.settings) loader.apply(setting);
   check_sections(document);
-  for (const std::string& argument : overrides) loader.apply(parse_override(argument));
-  return loader.finish();
+  for (const RawSetting& setting : parse_overrides(overrides)) loader.apply(setting);
+  return loader.finish(origin);
 }
 
 LoadedConfig load_run_config(const std::filesystem::path& path,
                              const std::vector<std::string>& overrides,
                              const Surroundings& around) {
   check_configuration_file(path);
-  return parse_run_config(read_text(path), path.string(), overrides, around);
+  const std::string content = read_text(path);
+  if (content.empty() && overrides.empty()) {
+    throw UserError(text("cannot read the configuration ", path.string(),
+                         ": it is empty; give a TOML file, such as configs/demo.toml"));
+  }
+  return parse_run_config(content, path.string(), overrides, around);
 }
 
 void require_training_data(const LoadedConfig& loaded) {
   if (loaded.config.data.train.empty()) {
-    throw UserError(
-        "no training documents: set data.train to files, folders or globs, such as "
-        "train = [\"docs/*.txt\"]");
+    throw UserError(text("no training documents in ", loaded.source,
+                         ": set data.train to files, folders or globs, such as "
+                         "train = [\"docs/*.txt\"]"));
   }
 }
 

@@ -41,10 +41,13 @@ struct Setting {
 struct LoadedConfig {
   RunConfig config;
   std::vector<Setting> settings;  // in the order of config_keys()
+  std::string source;             // the file, as errors name it
 
   const Setting& setting(std::string_view name) const;
   // "layout.band = 4 (run.toml:7)": how errors name a value.
   std::string quote(std::string_view name) const;
+  // "data.train (run.toml:3)": without the value, which may be a long list.
+  std::string cite(std::string_view name) const;
 
   // The resolved configuration as TOML, for files and for people. Files keep "auto" for what goes
   // by the machine (layout.threads_per_rank): the same run on another machine has the same text.
@@ -58,7 +61,7 @@ struct LoadedConfig {
 };
 
 // Overrides read `--section.key=value`. A string needs no quotes; a list is written as in TOML, or
-// is one element without brackets. The last of several overrides of one key counts.
+// is one element without brackets. Two overrides of one key are an error.
 LoadedConfig load_run_config(const std::filesystem::path& path,
                              const std::vector<std::string>& overrides = {},
                              const Surroundings& around = {});
@@ -68,7 +71,8 @@ LoadedConfig parse_run_config(std::string_view source, const std::string& origin
                               const std::vector<std::string>& overrides = {},
                               const Surroundings& around = {});
 
-// Does `body`; its UserError is thrown anew with the key in front that led there:
+// Does `body`; its UserError is thrown anew with the key in front that led there, and its value but
+// for lists:
 //
 //   model.path = "modles/x" (run.toml:3): cannot read ...
 template <typename Body>
@@ -76,7 +80,9 @@ auto naming_key(const LoadedConfig& loaded, std::string_view name, Body body) {
   try {
     return body();
   } catch (const UserError& error) {
-    throw UserError(text(loaded.quote(name), ": ", error.what()));
+    const bool is_list =
+        std::holds_alternative<std::vector<std::string>>(loaded.setting(name).value);
+    throw UserError(text(is_list ? loaded.cite(name) : loaded.quote(name), ": ", error.what()));
   }
 }
 

@@ -80,10 +80,10 @@ TEST(ConfigLoader, ReadsValuesAndTheirOrigins) {
   EXPECT_EQ(loaded.setting("optimizer.eps").origin, "default");
 }
 
-TEST(ConfigLoader, LastOverrideCountsAndListsReadAsToml) {
-  const LoadedConfig loaded =
-      parse("", {"--optimizer.lr=1e-3", "--optimizer.lr=1", "--data.train=[\"x\", \"y\"]",
-                 "--optimizer.betas=[0, 0.5]", "--output.tensorboard=false"});
+TEST(ConfigLoader, OverridesReadAsToml) {
+  const LoadedConfig loaded = parse("[optimizer]\nlr = 2.0\n",
+                                    {"--optimizer.lr=1", "--data.train=[\"x\", \"y\"]",
+                                     "--optimizer.betas=[0, 0.5]", "--output.tensorboard=false"});
   EXPECT_EQ(loaded.config.optimizer.lr, 1.0);
   EXPECT_EQ(loaded.config.data.train, (std::vector<std::string>{"x", "y"}));
   EXPECT_EQ(loaded.config.optimizer.betas, (std::vector<double>{0.0, 0.5}));
@@ -202,7 +202,8 @@ TEST(ConfigLoader, RefusesMalformedInput) {
   EXPECT_NE(refusal("", {"optimizer.lr=1"}).find("--section.key=value"), std::string::npos);
   EXPECT_NE(refusal("", {"--optimizer.lr"}).find("--section.key=value"), std::string::npos);
   EXPECT_NE(refusal("", {"--model.path=\xff"}).find("UTF-8"), std::string::npos);
-  EXPECT_NE(refusal("", {"--optimizer.lr=1\nsteps=2"}).find("is a string"), std::string::npos);
+  EXPECT_NE(refusal("", {"--optimizer.lr=1\nsteps=2"}).find("takes: float; it has a line break"),
+            std::string::npos);
   EXPECT_THROW(load_run_config("no/such/file.toml"), UserError);
 }
 
@@ -233,6 +234,44 @@ TEST(ConfigLoader, AFolderIsAnsweredByWhatToGiveInstead) {
   EXPECT_NE(refused(folder.path() / "model").find("model.path"), std::string::npos);
 }
 
+TEST(ConfigLoader, NumbersThatDoNotFitAreNoWords) {
+  for (const char* written : {"99999999999999999999", "-99999999999999999999", "1e999", "12x"}) {
+    const std::string refused = refusal("", {text("--optimizer.steps=", written)});
+    EXPECT_NE(refused.find("optimizer.steps takes: integer"), std::string::npos) << refused;
+    EXPECT_EQ(refused.find("string"), std::string::npos) << refused;
+  }
+  EXPECT_NE(refusal("", {"--optimizer.betas=[0.9,1e999]"}).find("takes: list of floats"),
+            std::string::npos);
+  EXPECT_NE(refusal("[optimizer]\nsteps = 99999999999999999999\n").find("64 bits"),
+            std::string::npos);
+}
+
+TEST(ConfigLoader, AnOverrideGivenTwiceIsRefused) {
+  const std::string refused =
+      refusal("", {"--optimizer.steps=3", "--data.seed=1", "--optimizer.steps=4"});
+  EXPECT_EQ(refused,
+            "--optimizer.steps=4: optimizer.steps is given twice, before as --optimizer.steps=3; "
+            "leave one of them out");
+}
+
+TEST(ConfigLoader, NoValueHoldsANul) {
+  EXPECT_NE(refusal("[data]\ntrain = [\"a\", \"b\\u0000c\"]\n").find("data.train holds a NUL"),
+            std::string::npos);
+  EXPECT_NE(refusal("[output]\nfolder = \"b\\u0000c\"\n").find("output.folder holds a NUL"),
+            std::string::npos);
+}
+
+TEST(ConfigLoader, AnEmptyFileIsNamed) {
+  const TestFolder folder;
+  try {
+    load_run_config(folder.write("empty.txt", ""));
+    ADD_FAILURE() << "no error";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("empty.txt: it is empty"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(ConfigLoader, ErrorsBelowAKeyNameIt) {
   const LoadedConfig loaded = parse("[output]\nfolder = \"x\"\n");
   EXPECT_EQ(naming_key(loaded, "output.folder", [] { return 5; }), 5);
@@ -241,6 +280,13 @@ TEST(ConfigLoader, ErrorsBelowAKeyNameIt) {
     ADD_FAILURE() << "no error";
   } catch (const UserError& error) {
     EXPECT_STREQ(error.what(), "output.folder = \"x\" (run.toml:4): no room");
+  }
+  try {
+    naming_key(parse("[data]\ntrain = [\"x\"]\n"), "data.train",
+               []() -> int { throw UserError("x: no file"); });
+    ADD_FAILURE() << "no error";
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(), "data.train (run.toml:4): x: no file");
   }
 }
 

@@ -51,7 +51,8 @@ class Checker {
     refuse_if(has_path && has_preset, quote("model.path"), " and ", quote("model.preset"),
               ": set one of them");
     if (!has_path && !has_preset) {
-      throw UserError("no model: set model.path to a Hugging Face folder, or model.preset");
+      throw UserError(text("no model in ", loaded_.source,
+                           ": set model.path to a Hugging Face folder, or model.preset"));
     }
     refuse_if(has_preset && config_.model.init == "weights", quote("model.init"), " with ",
               quote("model.preset"),

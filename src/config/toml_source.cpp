@@ -82,15 +82,15 @@ RawDocument read_toml(std::string_view source, const std::string& path) {
   return document;
 }
 
-bool read_toml_value(std::string_view written, RawValue& value) {
+std::string read_toml_value(std::string_view written, RawValue& value) {
   // A line break would end the value and let the rest be read as other keys.
-  if (written.find('\n') != std::string_view::npos) return false;
+  if (written.find('\n') != std::string_view::npos) return "it has a line break";
   try {
     const toml::table table = toml::parse("value = " + std::string(written));
     value = raw_value(*table.get("value"));
-    return true;
-  } catch (const toml::parse_error&) {
-    return false;
+    return "";
+  } catch (const toml::parse_error& error) {
+    return std::string(error.description());
   }
 }
 

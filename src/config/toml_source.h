@@ -37,7 +37,7 @@ struct RawDocument {
 // UserError with line and column if the text is not TOML.
 RawDocument read_toml(std::string_view source, const std::string& path);
 
-// One value as TOML writes it; false if it is not one.
-bool read_toml_value(std::string_view written, RawValue& value);
+// One value as TOML writes it; empty, or what is wrong with it.
+std::string read_toml_value(std::string_view written, RawValue& value);
 
 }  // namespace longspan

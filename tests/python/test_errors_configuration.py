@@ -28,6 +28,9 @@ OVERRIDES = {
     "name_elsewhere": (["--optimizer.learning_rate=3"], ["optimizer.learning_rate", "nearest: optimizer.lr (float"]),
     "near_to_none": (["--optimizer.frobnicate=3"], ["optimizer.frobnicate", "[optimizer] holds steps, lr, "]),
     "wrong_type": (["--optimizer.steps=many"], ["optimizer.steps", "many", "integer"]),
+    "beyond_64_bits": (["--optimizer.steps=99999999999999999999"], ["optimizer.steps takes: integer", "64 bits"]),
+    "given_twice": (["--optimizer.steps=3", "--optimizer.steps=4"], ["optimizer.steps is given twice", "--optimizer.steps=3"]),
+    "given_as_option_too": (["--ranks=1", "--layout.ranks=2"], ["layout.ranks is given twice", "--layout.ranks=1"]),
     "no_value": (["--optimizer.steps"], ["--optimizer.steps", "--section.key=value"]),
     "no_key": (["epochs=3"], ["epochs=3", "--section.key=value"]),
     "shard_group": (["--layout.ranks=4", "--layout.shard_group=3"], ["layout.shard_group", "divide", "layout.ranks"]),
@@ -56,6 +59,15 @@ def test_override(run, overrides, words):
 def test_missing_configuration(run):
     before = snapshot(run.folder)
     expect_refusal(run, longspan("train", run.folder / "runs.toml"), before, "runs.toml", "no such file")
+
+
+def test_an_empty_configuration(run):
+    """Somebody who gives documents where the configuration belongs is told which file was read as one."""
+    (run.folder / "empty.txt").write_text("")
+    (run.folder / "comment.txt").write_text("# nothing\n")
+    before = snapshot(run.folder)
+    expect_refusal(run, longspan("train", run.folder / "empty.txt"), before, "empty.txt: it is empty", "TOML")
+    expect_refusal(run, longspan("train", run.folder / "comment.txt"), before, "no model in", "comment.txt")
 
 
 @pytest.mark.parametrize("verb", ["train", "eval", "plan"])

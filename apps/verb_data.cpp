@@ -46,6 +46,7 @@ std::unique_ptr<DocumentSource> open(const DataArguments& arguments,
   options.fasta.soft_mask_weight = static_cast<float>(arguments.soft_mask_weight);
   options.fasta.max_n_run = arguments.max_n_run;
   if (split != Split::kAll) options.hold_out = arguments.hold_out;
+  options.hold_out_named_by = "--hold-out";
   options.fasta.split = split;
   return open_documents(patterns, options);
 }

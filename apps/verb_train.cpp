@@ -63,7 +63,10 @@ void print_start(const RunSetup& setup, const RunProcess& process, const TrainPr
   console << "peak         " << train.peak.description << "\n";
   console << "documents    " << setup.train->count() << " for training, "
           << (setup.eval ? setup.eval->count() : 0) << " held out\n";
-  for (const std::string& note : setup.train->notes()) console << "             " << note << "\n";
+  for (const auto& source : {setup.train, setup.eval}) {
+    if (!source) continue;
+    for (const std::string& note : source->notes()) console << "             " << note << "\n";
+  }
   if (from.checkpoint) console << "resuming     " << from.checkpoint->string() << "\n";
   console << std::flush;
 }
@@ -99,8 +102,12 @@ int train(const TrainArguments& arguments) {
     });
     // Only now: until the lock was taken another run could add checkpoints.
     ResumePoint from;
+    std::optional<StepPlanner> planner;
     process.prepare([&] {
       from = find_resume_point(setup);
+      naming_key(setup.loaded, "data.train", [&] {
+        planner.emplace(*setup.train, setup.planner, from.progress.cursor, from.progress.step);
+      });
       run_device(setup.config(), /*rank=*/0);  // UserError if there is none for this process
     });
     const RunConfig& config = setup.config();
@@ -131,9 +138,8 @@ int train(const TrainArguments& arguments) {
                         << (others.size() > 1 ? ", ..." : "") << "), which stay as they are\n"
                         << std::flush;
     }
-    StepPlanner planner(*setup.train, setup.planner, from.progress.cursor, from.progress.step);
     process.run(config, [&](Communicator& comm) {
-      train_rank({setup, train, planner, from}, comm);
+      train_rank({setup, train, *planner, from}, comm);
     });
     return 0;
   } catch (const std::exception& error) {

@@ -249,7 +249,7 @@ TEST(HoldOut, WhatMeetsNoRecordIsAnError) {
   };
   refuse({"a", "chr*"}, "", "'chr*' matches no record");
   refuse({}, "a 1 2\nz 0 1\n", "x.bed:2: record 'z'");
-  refuse({"absent.bed"}, "", "cannot read the hold-out absent.bed");
+  refuse({"absent.bed"}, "", "hold-out: cannot read absent.bed");
   refuse({}, "a 1 5\n", "x.bed:1: ends at 5");
   refuse({}, "a 2 2\n", "x.bed:1: a line must be");
   refuse({}, "a 1\n", "x.bed:1: a line must be");

@@ -28,7 +28,8 @@ bool matches_glob(const std::string& pattern, const std::string& name) {
   return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }
 
-HoldOut::HoldOut(const std::vector<std::string>& entries) {
+HoldOut::HoldOut(const std::vector<std::string>& entries, const std::string& named_by)
+    : named_by_(named_by) {
   for (const std::string& entry : entries) {
     if (entry.ends_with(".bed")) {
       read_bed(entry);
@@ -40,11 +41,14 @@ HoldOut::HoldOut(const std::vector<std::string>& entries) {
                    [](const Region& a, const Region& b) { return a.record < b.record; });
 }
 
+void HoldOut::fail(const std::string& what) const {
+  throw UserError(text(named_by_, ": ", what));
+}
+
 void HoldOut::read_bed(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
-    throw UserError(text("cannot read the hold-out ", path,
-                         ": no such file; a name that ends in .bed is a BED file"));
+    fail(text("cannot read ", path, ": no such file; a name that ends in .bed is a BED file"));
   }
   std::istringstream lines(read_text(path));
   const size_t regions_before = regions_.size();
@@ -60,12 +64,11 @@ void HoldOut::read_bed(const std::string& path) {
     words >> region.record >> begin >> end;
     if (!parse_position(begin, region.bases.begin) || !parse_position(end, region.bases.end) ||
         region.bases.empty()) {
-      throw UserError(
-          text(region.where, ": a line must be 'record begin end' with 0 <= begin < end"));
+      fail(text(region.where, ": a line must be 'record begin end' with 0 <= begin < end"));
     }
     regions_.push_back(region);
   }
-  if (regions_.size() == regions_before) throw UserError(text(path, ": holds no region"));
+  if (regions_.size() == regions_before) fail(text(path, " holds no region"));
 }
 
 std::vector<Range> HoldOut::held_out_parts(const std::string& record, int64_t length) {
@@ -80,8 +83,8 @@ std::vector<Range> HoldOut::held_out_parts(const std::string& record, int64_t le
       [](const Region& region, const std::string& name) { return region.record < name; });
   for (auto region = first; region != regions_.end() && region->record == record; ++region) {
     if (region->bases.end > length) {
-      throw UserError(text(region->where, ": ends at ", region->bases.end, ", record '", record,
-                           "' has ", length, " bases"));
+      fail(text(region->where, ": ends at ", region->bases.end, ", record '", record, "' has ",
+                length, " bases"));
     }
     region->is_used = true;
     parts.push_back(region->bases);
@@ -92,13 +95,12 @@ std::vector<Range> HoldOut::held_out_parts(const std::string& record, int64_t le
 void HoldOut::check_all_used() const {
   for (const Glob& glob : globs_) {
     if (!glob.is_used) {
-      throw UserError(text("hold-out '", glob.pattern, "' matches no record of the FASTA files"));
+      fail(text("'", glob.pattern, "' matches no record of the FASTA files"));
     }
   }
   for (const Region& region : regions_) {
     if (!region.is_used) {
-      throw UserError(
-          text(region.where, ": record '", region.record, "' is in none of the FASTA files"));
+      fail(text(region.where, ": record '", region.record, "' is in none of the FASTA files"));
     }
   }
 }

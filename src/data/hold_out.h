@@ -28,8 +28,10 @@ bool matches_glob(const std::string& pattern, const std::string& name);
 class HoldOut {
  public:
   HoldOut() = default;
-  // Each entry is a record's name, a glob, or the path of a BED file (*.bed).
-  explicit HoldOut(const std::vector<std::string>& entries);
+  // Each entry is a record's name, a glob, or the path of a BED file (*.bed). Errors begin with
+  // `named_by`, whose value the entries are.
+  explicit HoldOut(const std::vector<std::string>& entries,
+                   const std::string& named_by = "hold-out");
 
   bool empty() const { return globs_.empty() && regions_.empty(); }
   // Normalized ranges of a record of `length` bases; UserError if a BED line leaves the record.
@@ -49,8 +51,10 @@ class HoldOut {
     bool is_used = false;
   };
 
+  [[noreturn]] void fail(const std::string& what) const;
   void read_bed(const std::string& path);
 
+  std::string named_by_;
   std::vector<Glob> globs_;
   std::vector<Region> regions_;  // sorted by record
 };

@@ -46,7 +46,8 @@ DocumentFormat format_of(const std::filesystem::path& path, DocumentFormat wante
 // Opens the files of one call, in order, and checks what concerns all of them.
 class Opener {
  public:
-  explicit Opener(const OpenOptions& options) : options_(options), hold_out_(options.hold_out) {
+  explicit Opener(const OpenOptions& options)
+      : options_(options), hold_out_(options.hold_out, options.hold_out_named_by) {
     if (!hold_out_.empty() && options.fasta.split == Split::kAll) {
       throw UserError(
           "a hold-out is given, but not whether the held-out part or the rest is wanted");
@@ -59,8 +60,8 @@ class Opener {
     flush_text();
     hold_out_.check_all_used();
     if (!unused_circular_.empty()) {
-      throw UserError(
-          text("circular record '", *unused_circular_.begin(), "' matches no document"));
+      throw UserError(text(options_.circular_named_by, ": '", *unused_circular_.begin(),
+                           "' matches no document"));
     }
     return std::make_unique<CombinedSource>(std::move(sources_));
   }
@@ -163,17 +164,20 @@ class Opener {
   std::vector<std::unique_ptr<DocumentSource>> sources_;
 };
 
-std::string prefix_of(const std::string& named_by) {
-  return named_by.empty() ? "" : named_by + ": ";
-}
-
-std::vector<std::filesystem::path> files_of(const std::vector<std::string>& patterns,
-                                            const std::string& named_by) {
-  try {
-    return expand_patterns(patterns);
-  } catch (const UserError& error) {
-    throw UserError(text(prefix_of(named_by), error.what()));
+[[noreturn]] void fail_without_documents(const std::vector<std::filesystem::path>& files,
+                                         const OpenOptions& options) {
+  constexpr size_t kFilesShown = 3;
+  std::string message = "no documents in";
+  for (size_t idx = 0; idx < std::min(files.size(), kFilesShown); ++idx) {
+    std::error_code ignored;
+    message += text(" ", files[idx].string(),
+                    std::filesystem::file_size(files[idx], ignored) == 0 ? " (an empty file)" : "");
   }
+  if (files.size() > kFilesShown) message += text(" and ", files.size() - kFilesShown, " others");
+  if (options.hold_out.empty()) throw UserError(message + "; name files that hold some");
+  const bool training = options.fasta.split == Split::kTrain;
+  throw UserError(text(message, ": ", options.hold_out_named_by, " holds out ",
+                       training ? "all" : "none", " of what they hold"));
 }
 
 }  // namespace
@@ -190,13 +194,9 @@ DocumentFormat parse_document_format(const std::string& word) {
 
 std::unique_ptr<DocumentSource> open_documents(const std::vector<std::string>& patterns,
                                                const OpenOptions& options) {
-  auto source = Opener(options).open(files_of(patterns, options.named_by));
-  if (source->count() == 0) {
-    std::string listed;
-    for (const std::string& pattern : patterns) listed += ' ' + pattern;
-    throw UserError(text(prefix_of(options.named_by), "no documents in", listed,
-                         "; name files that hold some"));
-  }
+  const std::vector<std::filesystem::path> files = expand_patterns(patterns);
+  auto source = Opener(options).open(files);
+  if (source->count() == 0) fail_without_documents(files, options);
   return source;
 }
 

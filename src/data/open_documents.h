@@ -34,14 +34,15 @@ DocumentFormat parse_document_format(const std::string& word);
 struct OpenOptions {
   std::optional<Tokenizer> tokenizer = {};  // none: only files that hold token ids can be opened
   DocumentFormat format = DocumentFormat::kAuto;
-  // Whose value the patterns are, as errors about them say it: "data.train (run.toml:3)".
-  std::string named_by = {};
   uint64_t seed = 0;  // of strands and rotations
 
   FastaOptions fasta = {};
   std::vector<std::string> hold_out = {};  // FASTA records by name or glob, and *.bed files
   bool reverse_complement = false;         // needs tokens that are bases: FASTA, or packed from it
   std::vector<std::string> circular = {};  // names or globs of circular records
+  // Whose values these two are, as errors say it: "data.fasta.hold_out (run.toml:3)".
+  std::string hold_out_named_by = "hold-out";
+  std::string circular_named_by = "circular";
 };
 
 std::unique_ptr<DocumentSource> open_documents(const std::vector<std::string>& patterns,

@@ -97,15 +97,13 @@ TEST(OpenDocuments, RefusalsSayWhatToDo) {
   expect(refusal({path("docs"), path("docs/a.txt")}), "earlier pattern");
   expect(refusal({path("none*.txt")}), "no such file");
   expect(refusal({"none.txt"}), std::filesystem::current_path().string());
-  OpenOptions named = kByteOptions;
-  named.named_by = "data.train (run.toml:3)";
-  for (const char* wrong : {"none.txt", "nested", "empty.jsonl"}) {
-    EXPECT_TRUE(refusal({path(wrong)}, named).starts_with("data.train (run.toml:3): ")) << wrong;
-  }
   expect(refusal({path("**/a.txt")}), "'**'");
   expect(refusal({path("x.weird")}), "data.format");
   expect(refusal({path("docs/a.txt"), path("docs/*.txt")}), "earlier pattern");
-  expect(refusal({path("empty.jsonl")}), "no documents in");
+  expect(refusal({path("empty.jsonl")}), "no documents in " + path("empty.jsonl") + "; name");
+  folder.write("nothing.jsonl", "");
+  expect(refusal({path("empty.jsonl"), path("nothing.jsonl")}),
+         path("empty.jsonl") + " " + path("nothing.jsonl") + " (an empty file); name");
   OpenOptions as_text = kByteOptions;
   as_text.format = parse_document_format("text");
   EXPECT_EQ(open_documents({path("x.weird")}, as_text)->length(0), 5);
@@ -116,6 +114,19 @@ TEST(OpenDocuments, RefusalsSayWhatToDo) {
   expect(refusal({path("docs/a.txt")}, turned), "no other strand");
 }
 
+TEST(OpenDocuments, TextWithNulBytesIsNoted) {
+  const TestFolder folder;
+  folder.write("a.txt", "one");
+  EXPECT_TRUE(open_documents({(folder / "a.txt").string()}, kByteOptions)->notes().empty());
+  const std::string first = folder.write("b.txt", std::string("o\0e", 3)).string();
+  folder.write("c.txt", std::string("\0\0", 2));
+  const auto source = open_documents({(folder / "*.txt").string()}, kByteOptions);
+  EXPECT_EQ(source->count(), 3);
+  EXPECT_EQ(source->notes(),
+            std::vector<std::string>{"2 of 3 text files hold NUL bytes and seem to be binary (" +
+                                     first + ", ...); their bytes are tokens like any"});
+}
+
 TEST(OpenDocuments, GenomeOptionsReachTheRecords) {
   const TestFolder folder;
   const std::string genome = folder.write("g.fa", ">c1\nAAAACCCC\n>c2\nAAAACCCC\n").string();
@@ -123,11 +134,24 @@ TEST(OpenDocuments, GenomeOptionsReachTheRecords) {
   options.tokenizer = make_tokenizer("nucleotide");
   options.hold_out = {"c2"};
   EXPECT_NE(refusal({genome}, options).find("hold-out"), std::string::npos);
+  options.hold_out_named_by = "data.fasta.hold_out (run.toml:4)";
+  options.fasta.split = Split::kTrain;
+  options.hold_out = {"c3"};
+  EXPECT_EQ(refusal({genome}, options),
+            "data.fasta.hold_out (run.toml:4): 'c3' matches no record "
+            "of the FASTA files");
+  options.hold_out = {"c*"};
+  EXPECT_EQ(refusal({genome}, options), "no documents in " + genome +
+                                            ": data.fasta.hold_out (run.toml:4) holds out all of "
+                                            "what they hold");
+  options.hold_out = {"c2"};
   options.fasta.split = Split::kHeldOut;
   EXPECT_EQ(names(*open_documents({genome}, options)), (std::vector<std::string>{"c2"}));
   options.fasta.split = Split::kTrain;
   options.circular = {"c1", "d*"};
-  EXPECT_NE(refusal({genome}, options).find("circular record 'd*'"), std::string::npos);
+  options.circular_named_by = "data.fasta.circular (run.toml:3)";
+  EXPECT_EQ(refusal({genome}, options),
+            "data.fasta.circular (run.toml:3): 'd*' matches no document");
   options.circular = {"c2", "c*"};  // c2 is held out, and known nevertheless
   options.reverse_complement = true;
   const auto source = open_documents({genome}, options);

@@ -145,11 +145,19 @@ class EpochPlanner {
 
   void check_any_used() const {
     if (plan_.report_.documents_used > 0) return;
-    throw UserError(text("no document is left to use: of ", lengths_.size(), " documents, ",
-                         plan_.report_.documents_empty, " are empty and ",
-                         plan_.report_.documents_skipped, " are longer than a micro-batch of ",
-                         options_.micro_batch_tokens,
-                         " tokens; name other documents, or raise batch.micro_batch_tokens"));
+    const auto first_of = [&](int64_t number, auto is_one) {
+      if (number == 0) return std::string();
+      const auto found = std::find_if(lengths_.begin(), lengths_.end(), is_one);
+      return text(" (", name_of(found - lengths_.begin()), number > 1 ? ", ..." : "", ")");
+    };
+    const PackReport& report = plan_.report_;
+    throw UserError(text(
+        "no document is left to use: of ", lengths_.size(), " documents, ", report.documents_empty,
+        " are empty", first_of(report.documents_empty, [](int64_t length) { return length == 0; }),
+        " and ", report.documents_skipped, " are longer than a micro-batch of ",
+        options_.micro_batch_tokens, " tokens",
+        first_of(report.documents_skipped, [](int64_t length) { return length > 0; }),
+        "; name other documents, or raise batch.micro_batch_tokens"));
   }
 
   std::span<const int64_t> lengths_;

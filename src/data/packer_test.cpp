@@ -189,6 +189,16 @@ TEST(Packer, NothingToTrainOnIsAnError) {
   EXPECT_THROW(plan_epoch({}, options, 0), UserError);
   EXPECT_THROW(plan_epoch(std::vector<int64_t>{0, 0}, options, 0), UserError);
   EXPECT_THROW(plan_epoch(std::vector<int64_t>{11}, options, 0), UserError);
+  try {
+    plan_epoch(std::vector<int64_t>{0, 11, 12}, options, 0,
+               [](int64_t document) { return text("page-", document); });
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(),
+                 "no document is left to use: of 3 documents, 1 are empty (page-0) and 2 are "
+                 "longer than a micro-batch of 10 tokens (page-1, ...); name other documents, or "
+                 "raise batch.micro_batch_tokens");
+  }
   EXPECT_THROW(parse_overlong("truncate"), UserError);
   EXPECT_EQ(parse_overlong("split"), Overlong::kSplit);
 }

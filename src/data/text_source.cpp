@@ -5,6 +5,11 @@
 #include "formats/mapped_file.h"
 
 namespace longspan {
+namespace {
+
+constexpr size_t kLookedAtBytes = 4096;
+
+}  // namespace
 
 TextSource::TextSource(std::vector<std::filesystem::path> paths, const Tokenizer& tokenizer)
     : tokenizer_(tokenizer) {
@@ -12,6 +17,9 @@ TextSource::TextSource(std::vector<std::filesystem::path> paths, const Tokenizer
   for (std::filesystem::path& path : paths) {
     const MappedFile file(path);
     const int64_t tokens = tokenizer_.encoded_length(file.characters(), path.string());
+    if (file.characters().substr(0, kLookedAtBytes).find('\0') != std::string_view::npos) {
+      if (binary_files_++ == 0) first_binary_ = path.string();
+    }
     files_.push_back({std::move(path), file.size(), tokens});
   }
 }
@@ -35,6 +43,13 @@ std::vector<FileFingerprint> TextSource::fingerprints() const {
   std::vector<FileFingerprint> fingerprints;
   for (const File& file : files_) fingerprints.push_back(fingerprint_file(file.path));
   return fingerprints;
+}
+
+std::vector<std::string> TextSource::notes() const {
+  if (binary_files_ == 0) return {};
+  return {text(binary_files_, " of ", count(), " text files hold NUL bytes and seem to be binary (",
+               first_binary_, binary_files_ > 1 ? ", ..." : "",
+               "); their bytes are tokens like any")};
 }
 
 }  // namespace longspan

@@ -3,8 +3,10 @@
 //   TextSource pages({"a.pod", "b.pod"}, make_tokenizer("byte"));
 //
 // A document is called by its path. Files are opened when they are read, so any number may be
-// listed; with the byte tokenizer a length is the file's size and nothing is read on opening. A
-// file whose size changed since then is a UserError. Immutable: any number of threads may read.
+// listed; with the byte tokenizer a length is the file's size, and on opening only the first 4 KiB
+// are looked at: a NUL there is what no text has, so such files are counted in a note. They are
+// taken as they are, since bytes of anything can be trained on. A file whose size changed since
+// then is a UserError. Immutable: any number of threads may read.
 #pragma once
 
 #include <filesystem>
@@ -26,6 +28,7 @@ class TextSource : public DocumentSource {
   DocumentContent read(int64_t document, const Range& range, int64_t epoch) const override;
   int64_t vocabulary_bound() const override { return tokenizer_.vocabulary_size(); }
   std::vector<FileFingerprint> fingerprints() const override;
+  std::vector<std::string> notes() const override;
 
  private:
   struct File {
@@ -38,6 +41,8 @@ class TextSource : public DocumentSource {
 
   std::vector<File> files_;
   Tokenizer tokenizer_;
+  int64_t binary_files_ = 0;
+  std::string first_binary_;
 };
 
 }  // namespace longspan

@@ -24,7 +24,8 @@ ModelSpec load_spec(const LoadedConfig& loaded) {
   return naming_key(loaded, "model.path", [&] { return load_hf_config(model.path); });
 }
 
-OpenOptions open_options(const DataConfig& data, bool training) {
+OpenOptions open_options(const LoadedConfig& loaded, bool training) {
+  const DataConfig& data = loaded.config.data;
   OpenOptions options;
   if (data.tokenizer != "none")
     options.tokenizer = make_tokenizer(data.tokenizer, data.append_end_of_document);
@@ -34,7 +35,9 @@ OpenOptions open_options(const DataConfig& data, bool training) {
   options.fasta.soft_mask_weight = static_cast<float>(data.fasta.soft_mask_weight);
   options.fasta.max_n_run = data.fasta.max_n_run;
   if (training) options.circular = data.fasta.circular;
+  options.circular_named_by = loaded.cite("data.fasta.circular");
   options.hold_out = data.fasta.hold_out;
+  options.hold_out_named_by = loaded.cite("data.fasta.hold_out");
   if (!options.hold_out.empty()) {
     options.fasta.split = training ? Split::kTrain : Split::kHeldOut;
   }
@@ -48,12 +51,12 @@ std::shared_ptr<const DocumentSource> open(const LoadedConfig& loaded, const Mod
   const DataConfig& data = loaded.config.data;
   const std::vector<std::string>& patterns = training ? data.train : data.eval;
   if (patterns.empty()) return nullptr;
-  OpenOptions options = open_options(data, training);
-  const std::string key = training ? "data.train" : "data.eval";
-  options.named_by = text(key, " (", loaded.setting(key).origin, ")");
-  std::shared_ptr<const DocumentSource> source = open_documents(patterns, options);
-  if (source->vocabulary_bound() > spec.vocab_size) check_vocabulary(*source, spec.vocab_size);
-  return source;
+  return naming_key(loaded, training ? "data.train" : "data.eval", [&] {
+    std::shared_ptr<const DocumentSource> source =
+        open_documents(patterns, open_options(loaded, training));
+    if (source->vocabulary_bound() > spec.vocab_size) check_vocabulary(*source, spec.vocab_size);
+    return source;
+  });
 }
 
 DeviceProfile attention_profile(const LoadedConfig& loaded) {
@@ -151,8 +154,10 @@ void check_experts(const RunConfig& config, const ModelSpec& spec) {
 // Finds held-out documents that do not fit before training, not at the first evaluation.
 void check_evaluation(const RunSetup& setup) {
   if (!setup.eval) return;
-  plan_epoch(document_lengths(*setup.eval), evaluation_planner(setup).pack, 0,
-             [&](int64_t document) { return setup.eval->name(document); });
+  naming_key(setup.loaded, "data.eval", [&] {
+    return plan_epoch(document_lengths(*setup.eval), evaluation_planner(setup).pack, 0,
+                      [&](int64_t document) { return setup.eval->name(document); });
+  });
 }
 
 }  // namespace

@@ -41,17 +41,25 @@ DOCUMENTS = {
     "missing_eval": (lambda run: ["--data.eval=page.txt"],
                      ["data.eval (command line)", "page.txt", "no such file", os.getcwd()]),
     "missing_hold_out": (lambda run: [*fasta(run, b">a\nACGT\n"), "--data.fasta.hold_out=parts.bed"],
-                         ["hold-out parts.bed", "no such file"]),
+                         ["data.train (command line): data.fasta.hold_out (command line): cannot read parts.bed", "no such file"]),
     "no_match": (lambda run: [f"--data.train={run.folder}/documents/*.md"], ["*.md", "no such file"]),
     "folder": (lambda run: [f"--data.train={run.folder}"], ["run.toml", "data.format"]),
     "empty_folder": (lambda run: (run.folder / "nothing").mkdir() or [f"--data.train={run.folder}/nothing"],
                      ["nothing", "no file in this folder"]),
     "none_named": (lambda run: ["--data.train=[]"], ["data.train"]),
-    "none_inside": (lambda run: jsonl(run, []), ["no documents", "lines.jsonl"]),
+    "none_inside": (lambda run: jsonl(run, []), ["data.train (command line): no documents in", "lines.jsonl (an empty file)"]),
+    "empty_text": (lambda run: (run.folder / "empty.txt").write_text("") or [f"--data.train={run.folder}/empty.txt"],
+                   ["data.train (command line): no document is left", "1 are empty", "empty.txt"]),
+    "hold_out_all": (lambda run: [*fasta(run, b">a\nACGT\n"), "--data.fasta.hold_out=a"],
+                     ["data.train (command line)", "genome.fa", "data.fasta.hold_out (command line) holds out all"]),
+    "hold_out_unknown": (lambda run: [*fasta(run, b">a\nACGT\n"), "--data.fasta.hold_out=b"],
+                         ["data.train (command line)", "data.fasta.hold_out (command line): 'b' matches no record"]),
+    "circular_unknown": (lambda run: [*fasta(run, b">a\nACGT\n"), "--data.fasta.circular=b"],
+                         ["data.train (command line)", "data.fasta.circular (command line): 'b' matches no document"]),
     "only_empty": (lambda run: jsonl(run, ['{"text": ""}', '{"text": ""}']), ["2 are empty", "name other documents"]),
     "unknown_suffix": (lambda run: [f"--data.train={run.folder}/run.toml"], [".toml", "data.format"]),
     "overlong": (lambda run: ["--batch.micro_batch_tokens=2900"],
-                 ["document_31.txt", "3001", "2900", "batch.micro_batch_tokens", '"skip"', '"split"']),
+                 ["data.train (", "run.toml:8)", "document_31.txt", "3001", "2900", "batch.micro_batch_tokens", '"skip"', '"split"']),
     "all_skipped": (lambda run: ["--batch.micro_batch_tokens=1", "--layout.chunks=1", "--data.overlong=skip"],
                     ["32 are longer", "batch.micro_batch_tokens"]),
     "fasta_no_header": (lambda run: fasta(run, b"\n\nACGT\n>a\nACGT\n"), ["genome.fa:3", ">"]),
@@ -72,7 +80,7 @@ DOCUMENTS = {
     "idx_offsets": (lambda run: shard(run, patch=[(34 + 4 * len(LENGTHS) + 8, struct.pack("<q", 6))]), ["shard", "offset"]),
     "overlong_eval": (lambda run: [*jsonl(run, [json.dumps({"text": 3072 * "a"})])[1:],
                                    f"--data.eval={run.folder}/lines.jsonl"],
-                      ["lines.jsonl:1", "3073", "batch.micro_batch_tokens", "data.overlong"]),
+                      ["data.eval (command line)", "lines.jsonl:1", "3073", "batch.micro_batch_tokens", "data.overlong"]),
     "eval_in_train": (lambda run: [f"--data.eval={run.folder}/documents/document_07.txt"], ["document_07.txt", "evaluated"]),
 }
 
@@ -85,7 +93,7 @@ def test_documents(run, prepare, words):
 
 def test_vocabulary_smaller_than_the_tokenizer(run):
     (run.folder / "model" / "config.json").write_text(json.dumps({**MODEL, "vocab_size": 100}))
-    refuse(run, "document_00.txt", "token id", "vocabulary of 100", "vocab_size")
+    refuse(run, "data.train (", "document_00.txt", "token id", "vocabulary of 100", "vocab_size")
 
 
 def test_pack_leaves_nothing_after_an_error(run):
@@ -137,6 +145,12 @@ def test_endless_devices_are_not_read(run):
     before = snapshot(run.folder)
     expect_refusal(run, longspan("train", "/dev/zero"), before, "/dev/zero", "not a regular file")
     refuse(run, "/dev/zero", overrides=["--data.train=/dev/zero", "--data.format=text"])
+
+
+def test_binary_files_are_noted(run):
+    """Their bytes may be wanted, so they are trained on; but nobody should do so unaware."""
+    (run.folder / "documents" / "document_05.txt").write_bytes(b"\x7fELF\0\0\1")
+    assert "1 of 32 text files hold NUL bytes" in run.train("--optimizer.steps=1")
 
 
 def test_names_that_are_not_utf8(run):

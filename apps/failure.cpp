@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "base/error.h"
+#include "observe/console.h"
 
 namespace longspan {
 namespace {
@@ -27,7 +28,7 @@ int failure_code(const std::exception& error) {
 int report_failure(const std::exception& error) {
   const int code = failure_code(error);
   std::cout << std::flush;
-  std::cerr << "longspan: " << kind_of(code) << ": " << error.what() << std::endl;
+  std::cerr << "longspan: " << kind_of(code) << ": " << printable(error.what()) << std::endl;
   return code;
 }
 

@@ -16,6 +16,7 @@
 #include "device/tcp_store.h"
 #include "failure.h"
 #include "layers/tensor_memory.h"
+#include "observe/console.h"
 #include "observe/machine.h"
 #ifdef LONGSPAN_MPI
 #include "comm/mpi_communicator.h"
@@ -133,7 +134,7 @@ void RunProcess::run(const RunConfig& config, const std::function<void(Communica
   RunRanksOptions options{.stall_timeout_s = config.run.stall_timeout_s,
                           .device_memory = device_memory(device)};
   options.on_stuck = [](const std::string& message) {
-    std::cerr << "longspan: distributed failure: " << message << std::endl;
+    std::cerr << "longspan: distributed failure: " << printable(message) << std::endl;
     std::_Exit(3);
   };
   run_ranks(narrow<int>(config.layout.ranks), options, rank_body);

@@ -73,6 +73,7 @@ int pack(const DataArguments& arguments) {
   progress.reset();
   std::cout << arguments.out << ".bin, .idx, .names" << (shard.has_weights ? ", .weights" : "")
             << ": " << shard.documents << " documents, " << shard.tokens << " tokens\n";
+  if (!shard.made_folder.empty()) std::cout << shard.made_folder.string() << ": a new folder\n";
   if (shard.documents_empty > 0)
     std::cout << shard.documents_empty << " empty documents left out\n";
   for (const std::string& note : source->notes()) std::cout << note << "\n";

@@ -132,6 +132,9 @@ int train(const TrainArguments& arguments) {
       process.console() << "lock         none: the file system of " << config.output.folder
                         << " has no file locks; start no second run in this folder" << std::endl;
     }
+    if (lock && lock->made_folder()) {
+      process.console() << "output       " << config.output.folder << ", a new folder" << std::endl;
+    }
     if (!others.empty()) {
       process.console() << "output       " << config.output.folder << " holds " << others.size()
                         << " other files and folders (" << others.front()

@@ -26,6 +26,8 @@ class RunLock {
   RunLock& operator=(const RunLock&) = delete;
 
   bool held() const { return descriptor_ >= 0; }
+  // Whether the run folder was not there before.
+  bool made_folder() const { return !made_folders_.empty(); }
 
  private:
   void take();

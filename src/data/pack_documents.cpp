@@ -12,17 +12,18 @@ namespace {
 
 constexpr int64_t kReadTokens = int64_t{1} << 22;
 
-void prepare_folder(const std::filesystem::path& prefix, bool overwrite) {
+// The folder of the shard if it was made, else an empty path.
+std::filesystem::path prepare_folder(const std::filesystem::path& prefix, bool overwrite) {
   if (std::filesystem::exists(with_suffix(prefix, ".idx")) && !overwrite) {
     throw UserError(text("token shard ", prefix.string(),
                          " is already there; choose another --out, or give --overwrite"));
   }
-  if (!prefix.has_parent_path()) return;
+  const std::filesystem::path folder = prefix.parent_path();
+  if (folder.empty()) return {};
   std::error_code failure;
-  std::filesystem::create_directories(prefix.parent_path(), failure);
-  if (failure) {
-    throw UserError(text("cannot make ", prefix.parent_path().string(), ": ", failure.message()));
-  }
+  const bool is_made = std::filesystem::create_directories(folder, failure);
+  if (failure) throw UserError(text("cannot make ", folder.string(), ": ", failure.message()));
+  return is_made ? folder : std::filesystem::path();
 }
 
 }  // namespace
@@ -30,12 +31,16 @@ void prepare_folder(const std::filesystem::path& prefix, bool overwrite) {
 PackedShard pack_documents(const DocumentSource& source, const std::filesystem::path& prefix,
                            const PackShardOptions& options) {
   LONGSPAN_CHECK(options.vocabulary_size >= 1, "vocabulary_size ", options.vocabulary_size);
-  prepare_folder(prefix, options.overwrite);
   const std::vector<int64_t> lengths = document_lengths(source);
   const int64_t total_tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  if (total_tokens == 0) {
+    throw UserError(text("no documents to pack: all ", lengths.size(), " are empty (",
+                         source.name(0), lengths.size() > 1 ? ", ...)" : ")"));
+  }
+  PackedShard packed;
+  packed.made_folder = prepare_folder(prefix, options.overwrite);
   MegatronWriter shard(prefix, options.vocabulary_size);
   SidecarWriter sidecars(prefix);
-  PackedShard packed;
   for (size_t idx = 0; idx < lengths.size(); ++idx) {
     const auto document = static_cast<int64_t>(idx);
     if (lengths[idx] == 0) {
@@ -56,7 +61,6 @@ PackedShard pack_documents(const DocumentSource& source, const std::filesystem::
     sidecars.end_document(name);
     ++packed.documents;
   }
-  if (packed.documents == 0) throw UserError("no documents to pack: all of them are empty");
   shard.seal();
   sidecars.seal(shard.bin_bytes());
   std::filesystem::remove(with_suffix(prefix, ".idx"));

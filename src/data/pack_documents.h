@@ -31,6 +31,7 @@ struct PackedShard {
   int64_t documents_empty = 0;
   int64_t tokens = 0;
   bool has_weights = false;
+  std::filesystem::path made_folder;  // where it lies, if it was not there before
 };
 
 PackedShard pack_documents(const DocumentSource& source, const std::filesystem::path& prefix,

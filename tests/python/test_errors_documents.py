@@ -107,6 +107,25 @@ def test_pack_leaves_nothing_after_an_error(run):
     expect_refusal(run, done, before, "shard", "--overwrite")
 
 
+def test_new_folders_are_named(run):
+    """Somebody who mistypes a folder should see where things went."""
+    for place, line in [("new/sub/x", f"{run.folder}/new/sub: a new folder\n"), ("new/sub/y", "")]:
+        done = longspan("data", "pack", run.folder / "documents/document_03.txt", "--out", run.folder / place)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("new folder") == len(line.splitlines()) and line in done.stdout, done.stdout
+    assert f"output       {run.output}, a new folder\n" in run.train("--optimizer.steps=1")
+    assert "new folder" not in run.train("--optimizer.steps=2")
+    (run.folder / "empty.txt").write_text("")
+    before = snapshot(run.folder)
+    done = longspan("data", "pack", run.folder / "empty.txt", "--out", run.folder / "other/x")
+    expect_refusal(run, done, before, "no documents to pack", "empty.txt")
+
+
+def test_names_cannot_garble_the_terminal(run):
+    (run.folder / "evil\x1b[31m.jsonl").write_text('{"text": "a"\n')
+    refuse(run, "evil\\x1b[31m.jsonl:1", overrides=[f"--data.train={run.folder}/evil*.jsonl"])
+
+
 def as_documents(path, *keys):
     return lambda run: ["train", run.config, f"--data.train={run.folder}/{path}", *keys]
 

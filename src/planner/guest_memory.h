@@ -15,16 +15,18 @@ namespace longspan {
 
 class GuestMemory {
  public:
-  explicit GuestMemory(const TileDraft& draft)
-      : draft_(draft),
-        is_full_(static_cast<size_t>(draft.num_ranks()), false),
-        bytes_(static_cast<size_t>(draft.num_ranks()), 0.0) {
-    if (draft.costs().memory_cap_bytes <= 0) return;
-    for (const Tile& tile : draft.tiles()) {
+  explicit GuestMemory(const TileDraft& draft) : draft_(draft) { recount(); }
+
+  // As the draft is now; nobody is full.
+  void recount() {
+    is_full_.assign(static_cast<size_t>(draft_.num_ranks()), 0);
+    bytes_.assign(static_cast<size_t>(draft_.num_ranks()), 0.0);
+    if (draft_.costs().memory_cap_bytes <= 0) return;
+    for (const Tile& tile : draft_.tiles()) {
       if (tile.server == kUnplaced) continue;
       // At home only the keys of earlier homes are strangers.
-      const Range piece = draft.layout().piece(draft.chunk(), tile.home);
-      const int64_t begin = draft.layout().document(tile.document).begin;
+      const Range piece = draft_.layout().piece(draft_.chunk(), tile.home);
+      const int64_t begin = draft_.layout().document(tile.document).begin;
       const bool at_home = tile.server == tile.home;
       const Range strangers{tile.keys.begin, std::min(tile.keys.end, piece.begin - begin)};
       bytes_[static_cast<size_t>(tile.server)] +=
@@ -33,7 +35,7 @@ class GuestMemory {
     }
   }
 
-  bool is_full(int rank) const { return is_full_[static_cast<size_t>(rank)]; }
+  bool is_full(int rank) const { return is_full_[static_cast<size_t>(rank)] != 0; }
 
   // Whether the server has room for a stretch of the tile, which then counts; if not it is full.
   bool takes(int rank, const Tile& tile, const Range& queries) {
@@ -41,9 +43,10 @@ class GuestMemory {
     if (cap <= 0 || rank == tile.home) return true;
     const auto idx = static_cast<size_t>(rank);
     const double more = row_bytes(queries, visible_keys(tile.keys, queries.end));
-    is_full_[idx] = bytes_[idx] + more > cap;
-    if (!is_full_[idx]) bytes_[idx] += more;
-    return !is_full_[idx];
+    const bool fits = bytes_[idx] + more <= cap;
+    is_full_[idx] = fits ? 0 : 1;
+    if (fits) bytes_[idx] += more;
+    return fits;
   }
 
  private:
@@ -54,7 +57,7 @@ class GuestMemory {
   }
 
   const TileDraft& draft_;
-  std::vector<bool> is_full_;
+  std::vector<char> is_full_;
   std::vector<double> bytes_;  // of each server
 };
 

@@ -31,28 +31,41 @@ struct WideDocument {
 // Parts of a member's work: all its queries x one range of keys.
 using KeyRanges = std::vector<Range>;
 
+// Those with tiles on several ranks, or keys in earlier chunks. Only the first tile of a rank can
+// be of a document that begins elsewhere.
 std::vector<WideDocument> wide_documents(const TileDraft& draft) {
   const TokenLayout& layout = draft.layout();
   const Range chunk = layout.chunk(draft.chunk());
-  const std::vector<Tile>& tiles = draft.tiles();
   std::vector<WideDocument> found;
-  for (size_t begin = 0; begin < tiles.size();) {
-    const int32_t document = tiles[begin].document;
-    size_t end = begin + 1;
-    while (end < tiles.size() && tiles[end].document == document) ++end;
+  const auto add = [&](size_t first_tile, size_t last_tile) {
+    const Tile& first = draft.tile(first_tile);
+    const Tile& last = draft.tile(last_tile);
     // Only a chunk's first document has keys in earlier ones.
-    const bool has_past = begin == 0 && layout.document(document).begin < chunk.begin;
-    if (end - begin > 1 || has_past) {
-      WideDocument wide{document, {tiles[begin].queries.begin, tiles[end - 1].queries.end}};
-      wide.first = has_past ? 0 : tiles[begin].home;
-      wide.last = has_past ? draft.num_ranks() - 1 : tiles[end - 1].home;
-      for (int rank = wide.first; rank <= wide.last; ++rank) {
-        if (draft.is_server(rank)) ++wide.num_servers;
-      }
-      if (wide.num_servers > 1) found.push_back(wide);
+    const bool has_past = first_tile == 0 && layout.document(first.document).begin < chunk.begin;
+    if (first_tile == last_tile && !has_past) return;
+    WideDocument wide{first.document, {first.queries.begin, last.queries.end}};
+    wide.first = has_past ? 0 : first.home;
+    wide.last = has_past ? draft.num_ranks() - 1 : last.home;
+    for (int rank = wide.first; rank <= wide.last; ++rank) {
+      if (draft.is_server(rank)) ++wide.num_servers;
     }
-    begin = end;
+    if (wide.num_servers > 1) found.push_back(wide);
+  };
+  size_t first_tile = 0;
+  size_t last_tile = 0;
+  for (int rank = 0; rank < draft.num_ranks(); ++rank) {
+    const IndexRange own = draft.first_tiles(rank);
+    if (own.begin == own.end) continue;
+    if (draft.tile(own.begin).document != draft.tile(first_tile).document) {
+      add(first_tile, last_tile);
+      first_tile = own.begin;
+    }
+    last_tile = own.begin;
+    if (own.end - own.begin == 1) continue;
+    add(first_tile, last_tile);
+    first_tile = last_tile = own.end - 1;
   }
+  if (!draft.tiles().empty()) add(first_tile, last_tile);
   return found;
 }
 

@@ -24,12 +24,15 @@ bool join_tile(const Tile& next, AttentionTask* last) {
 }
 
 TileDraft::TileDraft(const TokenLayout& layout, int chunk, Direction direction,
-                     const PlanningCosts& costs)
+                     const PlanningCosts& costs, std::vector<Tile> room)
     : layout_(&layout),
       costs_(&costs),
       chunk_(chunk),
       direction_(direction),
+      tiles_(std::move(room)),
+      first_tile_(static_cast<size_t>(layout.num_ranks()) + 1, 0),
       load_s_(static_cast<size_t>(layout.num_ranks()), 0.0) {
+  tiles_.clear();
   const Range line = layout.chunk(chunk);
   if (line.empty()) return;
   int32_t document = layout.document_at(line.begin);
@@ -45,6 +48,7 @@ TileDraft::TileDraft(const TokenLayout& layout, int chunk, Direction direction,
       at = queries.end + whole.begin;
       if (at == whole.end) ++document;
     }
+    first_tile_[static_cast<size_t>(rank) + 1] = tiles_.size();
   }
 }
 
@@ -54,6 +58,7 @@ TileDraft::TileDraft(const TileDraft& like, std::vector<Tile> tiles)
       chunk_(like.chunk_),
       direction_(like.direction_),
       tiles_(std::move(tiles)),
+      first_tile_(like.first_tile_),
       load_s_(like.load_s_),
       total_s_(like.total_s_),
       num_unplaced_(like.num_unplaced_) {}
@@ -103,20 +108,29 @@ void TileDraft::reshape(size_t idx, const Range& queries, const Range& keys) {
 }
 
 void TileDraft::replace_document(int32_t document, const std::vector<Tile>& tiles) {
-  std::vector<Tile> before;
-  before.swap(tiles_);
-  for (const Tile& tile : before) {
-    if (tile.document == document) {
-      remove_load(tile);
-    } else {
-      tiles_.push_back(tile);
+  size_t kept = 0;
+  size_t idx = 0;
+  const auto keep_others = [&](size_t end) {
+    for (; idx < end; ++idx) {
+      if (tiles_[idx].document == document) {
+        remove_load(tiles_[idx]);
+      } else {
+        tiles_[kept++] = tiles_[idx];
+      }
     }
+  };
+  for (size_t& end : first_tile_) {
+    keep_others(end);
+    end = kept;
   }
+  keep_others(tiles_.size());
+  tiles_.resize(kept);
   for (const Tile& tile : tiles) add(tile);
 }
 
 void TileDraft::replace_all(const std::vector<Tile>& tiles) {
   tiles_.clear();
+  first_tile_.assign(first_tile_.size(), 0);
   load_s_.assign(load_s_.size(), 0.0);
   total_s_ = 0;
   num_unplaced_ = 0;
@@ -146,29 +160,11 @@ void TileDraft::give_queries(size_t idx, const Range& queries, int server) {
   if (!given.keys.empty()) add(given);
 }
 
-TileDraft TileDraft::to_work_on() const {
-  TileDraft copy(*this, {});
-  copy.tiles_.reserve(tiles_.size() + 8 * load_s_.size());
-  copy.tiles_.insert(copy.tiles_.end(), tiles_.begin(), tiles_.end());
-  return copy;
-}
-
-TilesByServer TileDraft::tiles_by_server() const {
-  TilesByServer grouped;
-  grouped.begin.assign(load_s_.size() + 1, 0);
-  for (const Tile& tile : tiles_) {
-    if (tile.server != kUnplaced) ++grouped.begin[static_cast<size_t>(tile.server) + 1];
-  }
-  for (size_t server = 1; server < grouped.begin.size(); ++server) {
-    grouped.begin[server] += grouped.begin[server - 1];
-  }
-  grouped.indices.resize(grouped.begin.back());
-  std::vector<size_t> next(grouped.begin.begin(), grouped.begin.end() - 1);
-  for (size_t idx = 0; idx < tiles_.size(); ++idx) {
-    if (tiles_[idx].server == kUnplaced) continue;
-    grouped.indices[next[static_cast<size_t>(tiles_[idx].server)]++] = idx;
-  }
-  return grouped;
+TileDraft TileDraft::to_work_on(std::vector<Tile> room) const {
+  room.clear();
+  room.reserve(tiles_.size() + 8 * load_s_.size());
+  room.insert(room.end(), tiles_.begin(), tiles_.end());
+  return TileDraft(*this, std::move(room));
 }
 
 }  // namespace longspan

@@ -7,10 +7,14 @@
 //   TileDraft draft(layout, chunk, Direction::kForward, costs);   // every tile at home
 //   draft.give_queries(tile_idx, {1024, 2048}, 5);                // a stretch of it to server 5
 //
+// Most documents are short and stay at home whole. So the tiles as they were cut at first keep
+// their places, home by home, and passes look for the few others only: `first_tiles`,
+// `for_each_stray`.
+//
 // One thread.
 #pragma once
 
-#include <span>
+#include <utility>
 #include <vector>
 
 #include "planner/attention_plan.h"
@@ -30,20 +34,17 @@ struct Tile {
   double cost_s = 0;
 };
 
-// Indices of tiles, grouped by server, in the order of the draft. Tiles without a server are left
-// out.
-struct TilesByServer {
-  std::vector<size_t> indices;
-  std::vector<size_t> begin;  // of each server; one more at the end
-
-  std::span<size_t> of(size_t server) {
-    return {indices.data() + begin[server], begin[server + 1] - begin[server]};
-  }
+// Half-open.
+struct IndexRange {
+  size_t begin = 0;
+  size_t end = 0;
 };
 
 class TileDraft {
  public:
-  TileDraft(const TokenLayout& layout, int chunk, Direction direction, const PlanningCosts& costs);
+  // `room`: a list whose memory the tiles may take.
+  TileDraft(const TokenLayout& layout, int chunk, Direction direction, const PlanningCosts& costs,
+            std::vector<Tile> room = {});
 
   const TokenLayout& layout() const { return *layout_; }
   int chunk() const { return chunk_; }
@@ -54,6 +55,16 @@ class TileDraft {
 
   const std::vector<Tile>& tiles() const { return tiles_; }
   const Tile& tile(size_t idx) const { return tiles_[idx]; }
+  // Indices of the tiles that were cut from this rank's piece at first, one for each document, in
+  // their order: they may have become smaller or moved. Added tiles come after those of all ranks.
+  IndexRange first_tiles(int rank) const {
+    const auto idx = static_cast<size_t>(rank);
+    return {first_tile_[idx], first_tile_[idx + 1]};
+  }
+  IndexRange added_tiles() const { return {first_tile_.back(), tiles_.size()}; }
+  // Calls use(idx) for every tile that is not where it was cut: on another server, or added.
+  template <typename Use>
+  void for_each_stray(const Use& use) const;
   bool is_server(int rank) const { return costs_->speed[static_cast<size_t>(rank)] > 0; }
   double load_s(int rank) const { return load_s_[static_cast<size_t>(rank)]; }
   // Whether some tile is on no server: then its home is none.
@@ -78,9 +89,10 @@ class TileDraft {
   void replace_document(int32_t document, const std::vector<Tile>& tiles);
   void replace_all(const std::vector<Tile>& tiles);
 
-  TilesByServer tiles_by_server() const;
   // A copy that passes may cut without moving all tiles again.
-  TileDraft to_work_on() const;
+  TileDraft to_work_on(std::vector<Tile> room = {}) const;
+  // The memory of a draft that is done with.
+  std::vector<Tile> take_room() { return std::move(tiles_); }
 
  private:
   // With other tiles of the same loads.
@@ -94,10 +106,22 @@ class TileDraft {
   int chunk_;
   Direction direction_;
   std::vector<Tile> tiles_;
+  std::vector<size_t> first_tile_;  // of each rank's piece; one more at the end
   std::vector<double> load_s_;
   double total_s_ = 0;
   int64_t num_unplaced_ = 0;
 };
+
+template <typename Use>
+void TileDraft::for_each_stray(const Use& use) const {
+  for (int rank = 0; rank < num_ranks(); ++rank) {
+    const IndexRange own = first_tiles(rank);
+    for (size_t idx = own.begin; idx < own.end; ++idx) {
+      if (tiles_[idx].server != rank) use(idx);
+    }
+  }
+  for (size_t idx = first_tile_.back(); idx < tiles_.size(); ++idx) use(idx);
+}
 
 // Makes one task of both, if that covers the same pairs: neighbouring queries that see all keys
 // from the same first one on, or the same queries with neighbouring keys. False if it cannot.

@@ -23,29 +23,42 @@ inline void append(const Range& range, std::vector<Range>* ranges) {
   ranges->back().end = std::max(ranges->back().end, range.end);
 }
 
-// The tiles of each server by document, queries and keys.
-TilesByServer order_tiles(const TileDraft& draft) {
-  const std::vector<Tile>& tiles = draft.tiles();
-  TilesByServer order = draft.tiles_by_server();
-  LONGSPAN_CHECK(order.indices.size() == tiles.size(), order.indices.size(), " of ", tiles.size(),
-                 " tiles are placed");
-  const auto before = [&](size_t one, size_t other) {
-    const Tile& a = tiles[one];
-    const Tile& b = tiles[other];
-    if (a.document != b.document) return a.document < b.document;
-    if (a.queries.begin != b.queries.begin) return a.queries.begin < b.queries.begin;
-    return a.keys.begin < b.keys.begin;
-  };
-  for (size_t rank = 0; rank + 1 < order.begin.size(); ++rank) {
-    const std::span<size_t> indices = order.of(rank);
-    // What was at home from the start stands in order before what came.
-    const auto came = std::is_sorted_until(indices.begin(), indices.end(), before);
-    if (came == indices.end()) continue;
-    std::sort(came, indices.end(), before);
-    std::inplace_merge(indices.begin(), came, indices.end(), before);
-  }
-  return order;
+bool is_before(const Tile& a, const Tile& b) {
+  if (a.document != b.document) return a.document < b.document;
+  if (a.queries.begin != b.queries.begin) return a.queries.begin < b.queries.begin;
+  return a.keys.begin < b.keys.begin;
 }
+
+// The tiles of each server that were not cut there, by document, queries and keys.
+class Guests {
+ public:
+  explicit Guests(const TileDraft& draft) : begin_(static_cast<size_t>(draft.num_ranks()) + 1, 0) {
+    LONGSPAN_CHECK(!draft.has_unplaced(), "some tiles are on no server");
+    draft.for_each_stray([&](size_t idx) { ++begin_[after(draft.tile(idx))]; });
+    for (size_t rank = 1; rank < begin_.size(); ++rank) begin_[rank] += begin_[rank - 1];
+    tiles_.resize(begin_.back());
+    std::vector<size_t> next(begin_.begin(), begin_.end() - 1);
+    draft.for_each_stray([&](size_t idx) {
+      const Tile& tile = draft.tile(idx);
+      tiles_[next[static_cast<size_t>(tile.server)]++] = &tile;
+    });
+    for (size_t rank = 0; rank + 1 < begin_.size(); ++rank) {
+      std::sort(tiles_.begin() + static_cast<std::ptrdiff_t>(begin_[rank]),
+                tiles_.begin() + static_cast<std::ptrdiff_t>(begin_[rank + 1]),
+                [](const Tile* one, const Tile* other) { return is_before(*one, *other); });
+    }
+  }
+
+  std::span<const Tile* const> of(size_t rank) const {
+    return {tiles_.data() + begin_[rank], begin_[rank + 1] - begin_[rank]};
+  }
+
+ private:
+  static size_t after(const Tile& tile) { return static_cast<size_t>(tile.server) + 1; }
+
+  std::vector<const Tile*> tiles_;
+  std::vector<size_t> begin_;  // of each server; one more at the end
+};
 
 class Router {
  public:
@@ -59,11 +72,11 @@ class Router {
   }
 
   RoutedPlan run() {
-    TilesByServer order = order_tiles(draft_);
+    const Guests guests(draft_);
     for (int rank = 0; rank < ranks_; ++rank) {
       const auto idx = static_cast<size_t>(rank);
       routed_.task_s.first.push_back(routed_.task_s.seconds.size());
-      add_tasks(rank, order.of(idx));
+      add_tasks(rank, guests.of(idx));
       add_transfers(rank, plan_.servers[idx].query_rows, RowKind::kQuery);
       add_transfers(rank, plan_.servers[idx].key_rows, RowKind::kKeyValue);
     }
@@ -89,59 +102,103 @@ class Router {
     bool may_join = false;  // whether the tile before went here too
   };
 
-  // Tasks whose rows are all at home come first.
-  void add_tasks(int rank, std::span<const size_t> tiles) {
+  // Tasks whose rows are all at home come first. `guests`: of this server.
+  void add_tasks(int rank, std::span<const Tile* const> guests) {
     ServerPlan& server = plan_.servers[static_cast<size_t>(rank)];
-    server.tasks.reserve(tiles.size());
+    const IndexRange own = draft_.first_tiles(rank);
+    server.tasks.reserve(own.end - own.begin + guests.size());
     remote_tasks_.clear();
     remote_s_.clear();
-    TaskList local{server.tasks, routed_.task_s.seconds};
-    TaskList remote{remote_tasks_, remote_s_};
-    const Range piece = layout_.piece(plan_.chunk, rank);
     query_rows_.clear();
     key_rows_.clear();
-    for (auto at = tiles.begin(); at != tiles.end();) {
-      const Tile& first = draft_.tile(*at);
-      const int32_t document = first.document;
-      const int64_t line = layout_.document(document).begin;
-      const bool is_only = at + 1 == tiles.end() || draft_.tile(*(at + 1)).document != document;
-      if (is_only && first.home == rank && piece.contains(shift(first.keys, line))) {
-        // As most are.
-        append(shift(first.queries, line), &query_rows_);
-        append(shift(first.keys, line), &key_rows_);
-        splits_keys_ |= first.keys.begin != 0 || first.keys.end != first.queries.end;
-        server.tasks.push_back({document, first.queries, first.keys});
-        local.seconds.push_back(first.cost_s);
-        ++at;
-        continue;
+    const Range piece = layout_.piece(plan_.chunk, rank);
+    auto guest = guests.begin();
+    for (size_t idx = own.begin; idx < own.end; ++idx) {
+      const Tile& tile = draft_.tile(idx);
+      if (tile.server != rank) continue;
+      while (guest != guests.end() && (*guest)->document < tile.document) {
+        guest = add_document(rank, nullptr, guest, guests.end(), &server);
       }
-      local.may_join = remote.may_join = false;
-      document_keys_.clear();
-      for (; at != tiles.end(); ++at) {
-        const Tile& tile = draft_.tile(*at);
-        if (tile.document != document) break;
-        append(shift(tile.queries, line), &query_rows_);
-        splits_keys_ |= tile.keys.begin != 0 || tile.keys.end != tile.queries.end;
-        const Range keys = shift(tile.keys, line);
-        document_keys_.push_back(keys);
-        const bool is_local =
-            tile.home == rank && (piece.contains(keys) || are_at_home(rank, keys));
-        add_task(tile, is_local ? &local : &remote);
-        local.may_join = is_local;
-        remote.may_join = !is_local;
+      if (guest != guests.end() && (*guest)->document == tile.document) {
+        guest = add_document(rank, &tile, guest, guests.end(), &server);
+      } else if (!add_if_at_home(tile, piece, &server)) {
+        add_document(rank, &tile, guest, guest, &server);
       }
-      add_keys(&key_rows_);
     }
-    server.query_rows.assign(query_rows_.begin(), query_rows_.end());
-    server.key_rows.assign(key_rows_.begin(), key_rows_.end());
-    const auto local_tasks = std::ssize(server.tasks);
-    server.tasks.insert(server.tasks.end(), remote_tasks_.begin(), remote_tasks_.end());
-    local.seconds.insert(local.seconds.end(), remote_s_.begin(), remote_s_.end());
-    server.groups.reserve(2);
-    if (local_tasks > 0) server.groups.push_back({0, 0, local_tasks});
+    while (guest != guests.end()) {
+      guest = add_document(rank, nullptr, guest, guests.end(), &server);
+    }
+    finish_tasks(&server);
+  }
+
+  // As most are: the server's only tile of its document, all rows at home.
+  bool add_if_at_home(const Tile& tile, const Range& piece, ServerPlan* server) {
+    const int64_t line = layout_.document(tile.document).begin;
+    const Range keys = shift(tile.keys, line);
+    if (!piece.contains(keys)) return false;
+    append(shift(tile.queries, line), &query_rows_);
+    append(keys, &key_rows_);
+    note_split(tile);
+    server->tasks.push_back({tile.document, tile.queries, tile.keys});
+    routed_.task_s.seconds.push_back(tile.cost_s);
+    return true;
+  }
+
+  // All tiles of one document on the server: the one that was cut there, if any, and the guests of
+  // it that come next. Returns the guest after those.
+  template <typename Guest>
+  Guest add_document(int rank, const Tile* own, Guest guest, Guest end, ServerPlan* server) {
+    document_tiles_.clear();
+    if (own != nullptr) document_tiles_.push_back(own);
+    const int32_t document = own != nullptr ? own->document : (*guest)->document;
+    for (; guest != end && (*guest)->document == document; ++guest) {
+      document_tiles_.push_back(*guest);
+    }
+    if (own != nullptr) {
+      for (size_t at = 1; at < document_tiles_.size() && is_before(*document_tiles_[at], *own);
+           ++at) {
+        std::swap(document_tiles_[at - 1], document_tiles_[at]);
+      }
+    }
+    add_document(rank, server);
+    return guest;
+  }
+
+  void add_document(int rank, ServerPlan* server) {
+    const Range piece = layout_.piece(plan_.chunk, rank);
+    const int64_t line = layout_.document(document_tiles_.front()->document).begin;
+    TaskList local{server->tasks, routed_.task_s.seconds};
+    TaskList remote{remote_tasks_, remote_s_};
+    document_keys_.clear();
+    for (const Tile* tile : document_tiles_) {
+      append(shift(tile->queries, line), &query_rows_);
+      note_split(*tile);
+      const Range keys = shift(tile->keys, line);
+      document_keys_.push_back(keys);
+      const bool is_local = tile->home == rank && (piece.contains(keys) || are_at_home(rank, keys));
+      add_task(*tile, is_local ? &local : &remote);
+      local.may_join = is_local;
+      remote.may_join = !is_local;
+    }
+    add_keys(&key_rows_);
+  }
+
+  void finish_tasks(ServerPlan* server) {
+    server->query_rows.assign(query_rows_.begin(), query_rows_.end());
+    server->key_rows.assign(key_rows_.begin(), key_rows_.end());
+    std::vector<double>& seconds = routed_.task_s.seconds;
+    const auto local_tasks = std::ssize(server->tasks);
+    server->tasks.insert(server->tasks.end(), remote_tasks_.begin(), remote_tasks_.end());
+    seconds.insert(seconds.end(), remote_s_.begin(), remote_s_.end());
+    server->groups.reserve(2);
+    if (local_tasks > 0) server->groups.push_back({0, 0, local_tasks});
     if (!remote_tasks_.empty()) {
-      server.groups.push_back({1, local_tasks, std::ssize(server.tasks)});
+      server->groups.push_back({1, local_tasks, std::ssize(server->tasks)});
     }
+  }
+
+  void note_split(const Tile& tile) {
+    splits_keys_ |= tile.keys.begin != 0 || tile.keys.end != tile.queries.end;
   }
 
   void add_task(const Tile& tile, TaskList* list) const {
@@ -203,6 +260,7 @@ class Router {
   std::vector<Range> query_rows_;
   std::vector<Range> key_rows_;
   std::vector<Range> document_keys_;
+  std::vector<const Tile*> document_tiles_;
 };
 
 }  // namespace

@@ -2,7 +2,8 @@
 //
 //   longspan_planner_speed [--servers 64,512] [--batches 30] [--repeats 15] [--json FILE]
 //
-// A batch's time is that of its forward and its backward plan with their dispatch layouts. Each
+// A batch's time is that of its forward and its backward plan with their dispatch layouts, in a
+// scratch that is kept from batch to batch, as a run keeps it. Each
 // batch is planned `repeats` times; the first time counts apart, since a run plans each batch once,
 // after other work. Of the first times and of each batch's median and least time: the median and
 // the 95th percentile over batches, in CPU time, which other programs disturb least. The passes'
@@ -23,6 +24,7 @@
 #include "plan_report/plan_request.h"
 #include "plan_report/text_table.h"
 #include "planner/dispatch_layout.h"
+#include "planner/planner_scratch.h"
 
 namespace longspan {
 namespace {
@@ -64,14 +66,14 @@ double cpu_ms_now() {
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
 }
 
-Sample time_batch(const PlanRequest& request, const LengthBatch& batch,
-                  const PlanningCosts& costs) {
+Sample time_batch(const PlanRequest& request, const LengthBatch& batch, const PlanningCosts& costs,
+                  PlannerScratch* scratch) {
   const TokenLayout layout =
       TokenLayout::make(batch.lengths, {.chunks = 1, .shares = request.token_shares});
   Sample sample;
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
     const double cpu_start_ms = cpu_ms_now();
-    const PlannedAttention planned = plan_attention(layout, 0, direction, costs);
+    const PlannedAttention planned = plan_attention(layout, 0, direction, costs, {}, scratch);
     const auto dispatch_start = Clock::now();
     const DispatchLayout dispatch = dispatch_layout(layout, planned.plan);
     const double dispatch_ms = ms_since(dispatch_start);
@@ -112,13 +114,14 @@ struct BatchTimes {
 BatchTimes time_batches(const Arguments& arguments, const PlanRequest& request,
                         double* mean_documents) {
   const PlanningCosts costs = planning_costs(request.target, request.speeds, 65536);
+  PlannerScratch scratch;
   BatchTimes times;
   int64_t documents = 0;
   for (int64_t idx = 0; idx < request.batches.count; ++idx) {
     const LengthBatch batch = request.batches.next();
     std::vector<Sample> repeats;
     for (int64_t repeat = 0; repeat < arguments.repeats; ++repeat) {
-      repeats.push_back(time_batch(request, batch, costs));
+      repeats.push_back(time_batch(request, batch, costs, &scratch));
     }
     // The first batch warms up.
     if (idx == 0) continue;

@@ -12,6 +12,7 @@
 #include "planner/pass_bands.h"
 #include "planner/pass_refine.h"
 #include "planner/pass_tiles.h"
+#include "planner/planner_scratch.h"
 #include "planner/relay.h"
 #include "planner/tile_draft.h"
 #include "planner/tile_routing.h"
@@ -52,8 +53,15 @@ struct Candidate {
 class Planner {
  public:
   Planner(const TokenLayout& layout, int chunk, Direction direction, const PlanningCosts& costs,
-          const AttentionPlannerOptions& options)
-      : layout_(layout), costs_(costs), options_(options), home_(layout, chunk, direction, costs) {}
+          const AttentionPlannerOptions& options, PlannerScratch* scratch)
+      : layout_(layout),
+        costs_(costs),
+        options_(options),
+        scratch_(*scratch),
+        home_(layout, chunk, direction, costs, scratch_.take_tile_list()) {}
+  ~Planner() { scratch_.give_back(&home_); }
+  Planner(const Planner&) = delete;
+  Planner& operator=(const Planner&) = delete;
 
   PlannedAttention run() {
     Candidate best = balanced(options_.passes, options_.epsilon);
@@ -63,6 +71,7 @@ class Planner {
     }
     if (options_.passes.refine && is_small(best.draft)) refine_small(&best);
     check_memory(best);
+    scratch_.give_back(&best.draft);
     return {std::move(best.routed.plan), std::move(best.prediction), times_};
   }
 
@@ -81,7 +90,7 @@ class Planner {
   }
 
   Candidate balanced(const PassSwitches& passes, double epsilon, bool keys_in_time = false) {
-    Candidate candidate{home_.to_work_on(), {}, {}};
+    Candidate candidate{home_.to_work_on(scratch_.take_tile_list()), {}, {}};
     TileDraft& draft = candidate.draft;
     if (passes.bands) {
       timed("bands", [&] { candidate.changed.bands = place_in_bands(&draft); });
@@ -109,7 +118,8 @@ class Planner {
     RoutedPlan& routed = candidate->routed;
     timed("route", [&] { routed = route_tiles(candidate->draft); });
     LegClocks legs = play_legs(routed.plan, costs_);
-    if (relay) timed("relay", [&] { relay_rows(layout_, costs_, &routed, &legs); });
+    if (relay)
+      timed("relay", [&] { relay_rows(layout_, costs_, &routed, &legs, &scratch_.relay); });
     timed("launch", [&] { fill_launches(candidate->draft.pass_costs().attention, &routed); });
     timed("predict", [&] { candidate->prediction = predict(layout_, routed, costs_, legs); });
   }
@@ -126,12 +136,17 @@ class Planner {
     return over;
   }
 
-  // Whatever fits goes before what does not; then the makespan counts. Returns whether the other
-  // one is better.
-  bool keep_better(Candidate other, Candidate* best) const {
-    const bool better = std::pair(bytes_over_cap(other), other.prediction.makespan_s) <
-                        std::pair(bytes_over_cap(*best), best->prediction.makespan_s);
-    if (better) *best = std::move(other);
+  // Whatever fits goes before what does not; then the makespan counts.
+  bool is_better(const Candidate& one, const Candidate& other) const {
+    return std::pair(bytes_over_cap(one), one.prediction.makespan_s) <
+           std::pair(bytes_over_cap(other), other.prediction.makespan_s);
+  }
+
+  // Returns whether the other one is better.
+  bool keep_better(Candidate other, Candidate* best) {
+    const bool better = is_better(other, *best);
+    if (better) std::swap(*best, other);
+    scratch_.give_back(&other.draft);
     return better;
   }
 
@@ -197,7 +212,7 @@ class Planner {
     for (const bool relay : {false, true}) {
       if (relay && !options_.passes.relay) continue;
       Candidate home = routed(home_, relay);
-      if (!keep_better(*best, &home)) *best = std::move(home);
+      if (!is_better(*best, home)) std::swap(*best, home);
     }
   }
 
@@ -229,18 +244,21 @@ class Planner {
   const TokenLayout& layout_;
   const PlanningCosts& costs_;
   const AttentionPlannerOptions& options_;
-  const TileDraft home_;
+  PlannerScratch& scratch_;
+  TileDraft home_;  // as it is at first: copies are worked on
   std::vector<PassTime> times_;
 };
 
 }  // namespace
 
 PlannedAttention plan_attention(const TokenLayout& layout, int chunk, Direction direction,
-                                const PlanningCosts& costs,
-                                const AttentionPlannerOptions& options) {
+                                const PlanningCosts& costs, const AttentionPlannerOptions& options,
+                                PlannerScratch* scratch) {
   LONGSPAN_CHECK(options.epsilon >= 0, "epsilon ", options.epsilon);
   check_costs(costs, layout.num_ranks());
-  return Planner(layout, chunk, direction, costs, options).run();
+  PlannerScratch own;
+  return Planner(layout, chunk, direction, costs, options, scratch != nullptr ? scratch : &own)
+      .run();
 }
 
 }  // namespace longspan

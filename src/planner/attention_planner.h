@@ -32,6 +32,8 @@
 
 namespace longspan {
 
+struct PlannerScratch;
+
 struct PassSwitches {
   bool bands = true;
   bool balance = true;
@@ -58,8 +60,10 @@ struct PlannedAttention {
   std::vector<PassTime> passes;  // in order; a pass that ran for several candidates once in all
 };
 
+// `scratch`: memory to work in, for those who plan often (planner_scratch.h).
 PlannedAttention plan_attention(const TokenLayout& layout, int chunk, Direction direction,
                                 const PlanningCosts& costs,
-                                const AttentionPlannerOptions& options = {});
+                                const AttentionPlannerOptions& options = {},
+                                PlannerScratch* scratch = nullptr);
 
 }  // namespace longspan

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "planner/plan_verifier.h"
+#include "planner/planner_scratch.h"
 #include "planner/planner_test_layouts.h"
 
 namespace longspan {
@@ -248,6 +249,22 @@ TEST(AttentionPlanner, LaterChunksSendQueriesOrFetchKeysWhicheverCostsLess) {
             travelling_rows(eight, late.plan).queries / 4);
   EXPECT_GT(travelling_rows(eight, heavy.plan).earlier_keys,
             travelling_rows(eight, late.plan).earlier_keys);
+}
+
+TEST(AttentionPlanner, PlansAreTheSameWithAnyScratch) {
+  PlannerScratch scratch;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    RandomStream random(seed, "planner scratch");
+    const TokenLayout layout =
+        random_layout(random, {.max_documents = 30, .max_document_tokens = 9000, .max_ranks = 24});
+    const PlanningCosts costs = random_costs(random, layout.num_ranks());
+    for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
+      const PlannedAttention alone = plan_attention(layout, 0, direction, costs);
+      const PlannedAttention reused = plan_attention(layout, 0, direction, costs, {}, &scratch);
+      ASSERT_EQ(alone.plan, reused.plan) << "seed " << seed;
+      ASSERT_EQ(alone.prediction.makespan_s, reused.prediction.makespan_s) << "seed " << seed;
+    }
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "planner/plan_chunks.h"
 
 #include "planner/plan_verifier.h"
+#include "planner/planner_scratch.h"
 
 namespace longspan {
 namespace {
@@ -14,9 +15,11 @@ constexpr bool kAlwaysVerify = false;
 }  // namespace
 
 std::vector<ChunkPlans> plan_chunks(const TokenLayout& layout, const PlanningCosts& costs,
-                                    const PlanChunksOptions& options) {
+                                    const PlanChunksOptions& options, PlannerScratch* scratch) {
+  PlannerScratch own;
+  PlannerScratch* room = scratch != nullptr ? scratch : &own;
   const auto plan = [&](int chunk, Direction direction) {
-    return plan_attention(layout, chunk, direction, costs, options.planner).plan;
+    return plan_attention(layout, chunk, direction, costs, options.planner, room).plan;
   };
   std::vector<ChunkPlans> plans;
   for (int chunk = 0; chunk < layout.num_chunks(); ++chunk) {

@@ -18,7 +18,9 @@ struct PlanChunksOptions {
   bool verify = false;
 };
 
+// `scratch`: as of plan_attention.
 std::vector<ChunkPlans> plan_chunks(const TokenLayout& layout, const PlanningCosts& costs,
-                                    const PlanChunksOptions& options);
+                                    const PlanChunksOptions& options,
+                                    PlannerScratch* scratch = nullptr);
 
 }  // namespace longspan

@@ -138,6 +138,7 @@ TEST(PassRelay, LowersThePeakAndKeepsTheBytes) {
   for (int idx = 0; idx < 15 * 64; ++idx) lengths.push_back(1024);
   const TokenLayout layout = even_layout(lengths, 1, 16);
   const PlanningCosts costs = pair_costs(kSizes, 1e12, 1e12, 16);
+  RelayScratch scratch;
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
     TileDraft draft(layout, 0, direction, costs);
     balance(0.005, &draft);
@@ -149,7 +150,7 @@ TEST(PassRelay, LowersThePeakAndKeepsTheBytes) {
     const PlanPrediction prediction = predict(layout, direct, costs);
     patient.forward.window = patient.backward.window = {prediction.enter_s, prediction.exit_s};
     LegClocks legs = play_legs(direct, patient);
-    ASSERT_TRUE(relay_rows(layout, patient, &routed, &legs));
+    ASSERT_TRUE(relay_rows(layout, patient, &routed, &legs, &scratch));
     ASSERT_NO_THROW(verify_plan(layout, relayed));
     EXPECT_EQ(relayed.out.size(), 2u);
     EXPECT_LT(most_sent_bytes(layout, relayed, costs),
@@ -167,6 +168,7 @@ TEST(PassRelay, RowsEnterANodeOnce) {
   PlanningCosts costs = pair_costs(kSizes, 1e12, 1e9, 16);
   costs.links.servers_per_node = 8;
   costs.links.inside_node.bytes_per_s = 8e9;
+  RelayScratch scratch;
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
     TileDraft draft(layout, 0, direction, costs);
     balance(0.005, &draft);
@@ -174,7 +176,7 @@ TEST(PassRelay, RowsEnterANodeOnce) {
     const AttentionPlan direct = routed.plan;
     const AttentionPlan& relayed = routed.plan;
     LegClocks legs = play_legs(direct, costs);
-    ASSERT_TRUE(relay_rows(layout, costs, &routed, &legs));
+    ASSERT_TRUE(relay_rows(layout, costs, &routed, &legs, &scratch));
     ASSERT_NO_THROW(verify_plan(layout, relayed));
     const auto between_nodes_bytes = [&](const AttentionPlan& plan) {
       double bytes = 0;

@@ -26,13 +26,13 @@ double peak_s(const LegClocks& legs, const ServerLinks& links, int num_ranks) {
 }  // namespace
 
 bool relay_rows(const TokenLayout& layout, const PlanningCosts& costs, RoutedPlan* routed,
-                LegClocks* clocks) {
+                LegClocks* clocks, RelayScratch* scratch) {
   AttentionPlan* plan = &routed->plan;
   const int ranks = layout.num_ranks();
   if (plan->out.size() != 1) return false;
   const ExchangeWindow& window = costs.pass(plan->direction).window;
   const double before_s = clocks->late_s(window);
-  RelayWays ways(layout, costs, plan->direction, plan->out.front().transfers);
+  RelayWays ways(layout, costs, plan->direction, plan->out.front().transfers, scratch);
   if (!ways.has_hot_senders() && before_s <= 0) return false;
   if (!ways.find()) return false;
   std::vector<Round> out = ways.rounds();

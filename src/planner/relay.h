@@ -14,18 +14,19 @@
 // and are merged where they meet.
 //
 //   LegClocks clocks = play_legs(routed.plan, costs);
-//   relay_rows(layout, costs, &routed, &clocks);   // a plan with one round in each leg
+//   relay_rows(layout, costs, &routed, &clocks, &scratch);   // a plan with one round in each leg
 //
 // A plan whose exchange is hidden and evenly sent is left as it is, and so is one whose exchange
 // would then be late by more than before. relay_ways.h finds the ways. Pure; any thread.
 #pragma once
 
 #include "planner/prediction_parts.h"
+#include "planner/relay_scratch.h"
 
 namespace longspan {
 
 // Returns whether the plan changed. `clocks`: of its legs, before and after.
 bool relay_rows(const TokenLayout& layout, const PlanningCosts& costs, RoutedPlan* routed,
-                LegClocks* clocks);
+                LegClocks* clocks, RelayScratch* scratch);
 
 }  // namespace longspan

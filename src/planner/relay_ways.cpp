@@ -27,7 +27,7 @@ constexpr int64_t kMostParts = 8;
 }  // namespace
 
 RelayWays::RelayWays(const TokenLayout& layout, const PlanningCosts& costs, Direction direction,
-                     const std::vector<Transfer>& transfers)
+                     const std::vector<Transfer>& transfers, RelayScratch* scratch)
     : layout_(layout),
       costs_(costs),
       pass_(costs.pass(direction)),
@@ -35,6 +35,7 @@ RelayWays::RelayWays(const TokenLayout& layout, const PlanningCosts& costs, Dire
       ranks_(static_cast<size_t>(layout.num_ranks())),
       node_of_(ranks_),
       group_of_(ranks_),
+      room_(*scratch),
       alone_loads_(costs.links, ranks_),
       shared_row_bytes_{{{pass_.bytes.query_out, pass_.bytes.query_back_partial},
                          {pass_.bytes.key_out, pass_.bytes.key_back_partial}}},
@@ -80,11 +81,11 @@ double RelayWays::peak_s() const {
 
 bool RelayWays::find() {
   split();
-  if (shared_.stretches().empty()) return false;
+  if (room_.shared.stretches().empty()) return false;
   count_direct();
   double late_s = find_ways();
   double best_s = late_s + peak_s();
-  best_hops_.swap(hops_);
+  room_.best_hops.swap(room_.hops);
   if (late_s <= 0) return has_relays();
   for (const double patience : kPatience) {
     goal_bytes_ = patience * most_bytes_;
@@ -93,7 +94,7 @@ bool RelayWays::find() {
     late_s = find_ways();
     if (late_s + peak_s() < best_s) {
       best_s = late_s + peak_s();
-      best_hops_.swap(hops_);
+      room_.best_hops.swap(room_.hops);
     }
     // Higher goals could not be better.
     if (late_s <= 0) break;
@@ -102,12 +103,12 @@ bool RelayWays::find() {
 }
 
 std::vector<Round> RelayWays::rounds() {
-  best_hops_[0].insert(best_hops_[0].end(), alone_.begin(), alone_.end());
+  RelayScratch::Hops& hops = room_.best_hops;
+  hops[0].insert(hops[0].end(), room_.alone.begin(), room_.alone.end());
   std::vector<Round> rounds;
-  for (std::vector<Transfer>& hops : best_hops_) {
-    if (hops.empty() && !rounds.empty()) continue;
-    sort_for_the_wire(layout_.num_ranks(), &hops);
-    rounds.push_back({std::move(hops)});
+  for (const std::vector<Transfer>& transfers : hops) {
+    if (transfers.empty() && !rounds.empty()) continue;
+    rounds.push_back({in_wire_order(layout_.num_ranks(), transfers)});
     join_neighbours(&rounds.back().transfers);
   }
   return rounds;
@@ -138,14 +139,16 @@ bool RelayWays::goes_on(const Transfer& last, const Transfer& next) const {
 
 // Transfers of rows that one rank takes stay as they are; the others become stretches.
 void RelayWays::split() {
-  alone_.reserve(transfers_.size());
+  room_.shared.clear();
+  room_.alone.clear();
+  room_.alone.reserve(transfers_.size());
   for (size_t begin = 0; begin < transfers_.size();) {
     const Transfer& first = transfers_[begin];
     size_t end = begin;
     while (end < transfers_.size() && transfers_[end].source == first.source) ++end;
     if (sent(first.source) < kLeastShare * mean_bytes_) {
-      alone_.insert(alone_.end(), transfers_.begin() + static_cast<std::ptrdiff_t>(begin),
-                    transfers_.begin() + static_cast<std::ptrdiff_t>(end));
+      room_.alone.insert(room_.alone.end(), transfers_.begin() + static_cast<std::ptrdiff_t>(begin),
+                         transfers_.begin() + static_cast<std::ptrdiff_t>(end));
     } else {
       for (const RowKind kind : {RowKind::kQuery, RowKind::kKeyValue}) split(begin, end, kind);
     }
@@ -154,20 +157,20 @@ void RelayWays::split() {
 }
 
 void RelayWays::split(size_t begin, size_t end, RowKind kind) {
-  of_kind_.clear();
+  room_.of_kind.clear();
   for (size_t idx = begin; idx < end; ++idx) {
     const Transfer& transfer = transfers_[idx];
     if (transfer.kind != kind) continue;
-    (transfer.line.size() < kLeastSharedRows ? alone_ : of_kind_).push_back(transfer);
+    (transfer.line.size() < kLeastSharedRows ? room_.alone : room_.of_kind).push_back(transfer);
   }
   const auto rows = static_cast<int64_t>(kLeastStretch * mean_bytes_ / weight(kind, 1));
-  shared_.split(of_kind_, std::max(kLeastRows, rows), &alone_);
+  room_.shared.split(room_.of_kind, std::max(kLeastRows, rows), &room_.alone);
 }
 
 size_t RelayWays::count_groups(const SharedStretch& stretch) const {
   size_t groups = 0;
   int last = group(stretch.home);
-  for (const int taker : shared_.takers(stretch)) {
+  for (const int taker : room_.shared.takers(stretch)) {
     if (group(taker) == last || group(taker) == group(stretch.home)) continue;
     last = group(taker);
     ++groups;
@@ -180,14 +183,14 @@ size_t RelayWays::count_groups(const SharedStretch& stretch) const {
 void RelayWays::count_direct() {
   alone_sent_.assign(ranks_, 0.0);
   alone_received_.assign(ranks_, 0.0);
-  for (const Transfer& transfer : alone_) {
+  for (const Transfer& transfer : room_.alone) {
     add_load(transfer);
     if (!is_far(transfer.source, transfer.destination)) continue;
     alone_sent_[static_cast<size_t>(transfer.source)] += weight(transfer);
     alone_received_[static_cast<size_t>(transfer.destination)] += weight(transfer);
   }
   copied_bytes_.assign(ranks_, 0.0);
-  for (const SharedStretch& stretch : shared_.stretches()) {
+  for (const SharedStretch& stretch : room_.shared.stretches()) {
     copied_bytes_[static_cast<size_t>(stretch.home)] +=
         static_cast<double>(count_groups(stretch)) * weight(stretch.kind, stretch.line.size());
   }
@@ -212,8 +215,8 @@ double RelayWays::find_ways() {
   loads_[0] = alone_loads_;
   loads_[1].clear();
   loads_[2].clear();
-  for (std::vector<Transfer>& hops : hops_) hops.clear();
-  for (const SharedStretch& stretch : shared_.stretches()) relay(stretch);
+  for (std::vector<Transfer>& hops : room_.hops) hops.clear();
+  for (const SharedStretch& stretch : room_.shared.stretches()) relay(stretch);
   RoundLoads::Legs seconds;
   for (const RoundLoads& round : loads_) {
     const RoundLoads::Legs legs = round.seconds();
@@ -226,7 +229,7 @@ double RelayWays::find_ways() {
 
 void RelayWays::relay(const SharedStretch& stretch) {
   find_groups(stretch);
-  const auto far_groups = std::ssize(groups_);
+  const auto far_groups = std::ssize(room_.groups);
   if (far_groups == 0) return;
   const double share = share_of_copies_[static_cast<size_t>(stretch.home)];
   const auto copies = std::clamp<int64_t>(
@@ -243,13 +246,13 @@ void RelayWays::relay(const SharedStretch& stretch) {
 
 // The takers in other nodes; those in the home's own node are served by it.
 void RelayWays::find_groups(const SharedStretch& stretch) {
-  groups_.clear();
-  const std::span<const int> takers = shared_.takers(stretch);
+  room_.groups.clear();
+  const std::span<const int> takers = room_.shared.takers(stretch);
   for (size_t begin = 0; begin < takers.size();) {
     size_t end = begin;
     while (end < takers.size() && group(takers[end]) == group(takers[begin])) ++end;
     if (is_far(stretch.home, takers[begin])) {
-      groups_.push_back({takers.subspan(begin, end - begin), takers[begin]});
+      room_.groups.push_back({takers.subspan(begin, end - begin), takers[begin]});
     } else {
       const Parcel parcel = parcel_of(stretch, stretch.line);
       for (const int taker : takers.subspan(begin, end - begin)) {
@@ -262,38 +265,38 @@ void RelayWays::find_groups(const SharedStretch& stretch) {
 
 // So many that those who pass parts on do not become hot by it.
 int64_t RelayWays::count_parts(const SharedStretch& stretch, int64_t copies) const {
-  const auto left = static_cast<double>(std::ssize(groups_) - copies);
+  const auto left = static_cast<double>(std::ssize(room_.groups) - copies);
   if (left <= 0) return 1;
   const double passed_on_bytes = left * weight(stretch.kind, stretch.line.size());
   const double room_bytes = goal_bytes_ / 2 * static_cast<double>(copies);
   const double wanted =
       std::min(passed_on_bytes / std::max(1.0, room_bytes), static_cast<double>(kMostParts));
-  const int64_t most = std::min({kMostParts, std::ssize(groups_) / copies,
+  const int64_t most = std::min({kMostParts, std::ssize(room_.groups) / copies,
                                  std::max<int64_t>(1, stretch.line.size() / kLeastRows)});
   return std::clamp<int64_t>(static_cast<int64_t>(wanted) + 1, 1, most);
 }
 
 void RelayWays::relay_part(const SharedStretch& stretch, const Range& line, size_t copies) {
   const double bytes = weight(stretch.kind, line.size());
-  for (Group& group : groups_) {
+  for (Group& group : room_.groups) {
     group.entry =
         *std::min_element(group.takers.begin(), group.takers.end(),
                           [&](int one, int other) { return received(one) < received(other); });
     group.entry_sent_bytes = sent(group.entry);
     received(group.entry) += bytes;
   }
-  if (copies < groups_.size()) {
-    std::sort(groups_.begin(), groups_.end(), [](const Group& one, const Group& other) {
+  if (copies < room_.groups.size()) {
+    std::sort(room_.groups.begin(), room_.groups.end(), [](const Group& one, const Group& other) {
       return one.entry_sent_bytes != other.entry_sent_bytes
                  ? one.entry_sent_bytes < other.entry_sent_bytes
                  : one.entry < other.entry;
     });
   }
   const Parcel parcel = parcel_of(stretch, line);
-  for (size_t idx = 0; idx < groups_.size(); ++idx) {
-    const Group& group = groups_[idx];
+  for (size_t idx = 0; idx < room_.groups.size(); ++idx) {
+    const Group& group = room_.groups[idx];
     const bool from_home = idx < copies;
-    const int source = from_home ? stretch.home : groups_[idx % copies].entry;
+    const int source = from_home ? stretch.home : room_.groups[idx % copies].entry;
     if (!from_home) sent(source) += bytes;
     const size_t round = from_home ? 0 : 1;
     send(source, group.entry, parcel, round, far_link_);
@@ -312,7 +315,7 @@ RelayWays::Parcel RelayWays::parcel_of(const SharedStretch& stretch, const Range
 
 void RelayWays::send(int source, int destination, const Parcel& parcel, size_t round,
                      RoundLoads::Link link) {
-  hops_[round].push_back({source, destination, parcel.kind, parcel.line, false});
+  room_.hops[round].push_back({source, destination, parcel.kind, parcel.line, false});
   loads_[round].add(source, destination, link, parcel.bytes);
 }
 

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "planner/planning_costs.h"
+#include "planner/relay_scratch.h"
 #include "planner/round_loads.h"
-#include "planner/shared_rows.h"
 
 namespace longspan {
 
@@ -29,9 +29,9 @@ class RelayWays {
   // A second in which the busiest rank sends counts as this many seconds of lateness.
   static constexpr double kPeakSeconds = 0.3;
 
-  // `transfers`: one round in wire order; it must outlive this.
+  // `transfers`: one round in wire order; it and the scratch must outlive this.
   RelayWays(const TokenLayout& layout, const PlanningCosts& costs, Direction direction,
-            const std::vector<Transfer>& transfers);
+            const std::vector<Transfer>& transfers, RelayScratch* scratch);
 
   // Whether a rank sends much more than the mean, and long.
   bool has_hot_senders() const { return most_bytes_ > goal_bytes_; }
@@ -43,22 +43,14 @@ class RelayWays {
   std::vector<Round> rounds();
 
  private:
-  // Takers of a stretch in one node, or a rank alone if there is but one node.
-  struct Group {
-    std::span<const int> takers;
-    int entry = 0;  // the one that gets the rows from outside
-    double entry_sent_bytes = 0;
-  };
   // Rows that travel together.
   struct Parcel {
     RowKind kind = RowKind::kQuery;
     Range line;
     RoundLoads::Legs bytes;
   };
-  // From homes; on to other nodes; inside those.
-  static constexpr size_t kRounds = 3;
-  // Shared rows on their way, round by round.
-  using Hops = std::array<std::vector<Transfer>, kRounds>;
+  using Group = RelayGroup;
+  static constexpr size_t kRounds = RelayScratch::kRounds;
 
   double& sent(int rank) { return sent_[static_cast<size_t>(rank)]; }
   double& received(int rank) { return received_[static_cast<size_t>(rank)]; }
@@ -71,7 +63,7 @@ class RelayWays {
 
   void set_goal();
   double peak_s() const;
-  bool has_relays() const { return !best_hops_[1].empty(); }
+  bool has_relays() const { return !room_.best_hops[1].empty(); }
   void split();
   void split(size_t begin, size_t end, RowKind kind);
   size_t count_groups(const SharedStretch& stretch) const;
@@ -95,8 +87,7 @@ class RelayWays {
   std::vector<int> node_of_;
   std::vector<int> group_of_;
   RoundLoads::Link far_link_ = RoundLoads::kBetweenNodes;  // of two groups
-  SharedRows shared_;
-  std::vector<Transfer> alone_;  // rows with one taker, straight from their homes
+  RelayScratch& room_;
   RoundLoads alone_loads_;
   const std::array<RoundLoads::Legs, 2> shared_row_bytes_;  // of a query row, of a key row
   // Bytes between nodes of each rank.
@@ -111,11 +102,6 @@ class RelayWays {
   std::vector<double> received_;
   std::vector<double> share_of_copies_;  // that each home sends itself
   std::array<RoundLoads, kRounds> loads_;
-  Hops hops_;
-  Hops best_hops_;
-  // Reused for every stretch.
-  std::vector<Transfer> of_kind_;
-  std::vector<Group> groups_;
 };
 
 }  // namespace longspan

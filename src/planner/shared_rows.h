@@ -30,6 +30,12 @@ struct SharedStretch {
 
 class SharedRows {
  public:
+  // Forgets all stretches, but keeps their memory.
+  void clear() {
+    stretches_.clear();
+    takers_.clear();
+  }
+
   // `transfers`: of one source and kind, round 0, by rising destination. Stretches with several
   // takers and at least `least_rows` rows are added to the list; what else the transfers carry is
   // appended to `rest`, transfers that share no row with others first, in their order.

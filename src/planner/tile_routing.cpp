@@ -1,6 +1,8 @@
 #include "planner/tile_routing.h"
 
 #include <algorithm>
+#include <limits>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -8,6 +10,9 @@
 
 namespace longspan {
 namespace {
+
+// After those of all documents.
+constexpr int32_t kNoDocument = std::numeric_limits<int32_t>::max();
 
 [[noreturn]] void fail_order(const Range& last, const Range& next) {
   throw InternalError(text("ranges ", last, " and ", next, " are out of order"));
@@ -111,18 +116,23 @@ class Router {
     remote_s_.clear();
     query_rows_.clear();
     key_rows_.clear();
-    const Range piece = layout_.piece(plan_.chunk, rank);
     auto guest = guests.begin();
-    for (size_t idx = own.begin; idx < own.end; ++idx) {
+    for (size_t idx = own.begin; idx < own.end;) {
       const Tile& tile = draft_.tile(idx);
-      if (tile.server != rank) continue;
-      while (guest != guests.end() && (*guest)->document < tile.document) {
+      const int32_t next_guest = guest != guests.end() ? (*guest)->document : kNoDocument;
+      if (next_guest < tile.document) {
         guest = add_document(rank, nullptr, guest, guests.end(), &server);
-      }
-      if (guest != guests.end() && (*guest)->document == tile.document) {
+      } else if (tile.server != rank) {
+        ++idx;
+      } else if (next_guest == tile.document) {
         guest = add_document(rank, &tile, guest, guests.end(), &server);
-      } else if (!add_if_at_home(tile, piece, &server)) {
+        ++idx;
+      } else if (const size_t end = add_at_home(rank, {idx, own.end}, next_guest, &server);
+                 end > idx) {
+        idx = end;
+      } else {
         add_document(rank, &tile, guest, guest, &server);
+        ++idx;
       }
     }
     while (guest != guests.end()) {
@@ -131,17 +141,38 @@ class Router {
     finish_tasks(&server);
   }
 
-  // As most are: the server's only tile of its document, all rows at home.
-  bool add_if_at_home(const Tile& tile, const Range& piece, ServerPlan* server) {
-    const int64_t line = layout_.document(tile.document).begin;
-    const Range keys = shift(tile.keys, line);
-    if (!piece.contains(keys)) return false;
-    append(shift(tile.queries, line), &query_rows_);
-    append(keys, &key_rows_);
-    note_split(tile);
-    server->tasks.push_back({tile.document, tile.queries, tile.keys});
-    routed_.task_s.seconds.push_back(tile.cost_s);
-    return true;
+  // As most are: tiles that are the server's only ones of their documents, all rows at home. Takes
+  // those from the begin of `tiles`, up to a document of a guest, and returns the index after them.
+  size_t add_at_home(int rank, const IndexRange& tiles, int32_t next_guest, ServerPlan* server) {
+    const Range piece = layout_.piece(plan_.chunk, rank);
+    Range query_rows;
+    Range key_rows;
+    size_t idx = tiles.begin;
+    for (; idx < tiles.end; ++idx) {
+      const Tile& tile = draft_.tile(idx);
+      if (tile.server != rank) continue;
+      const int64_t line = layout_.document(tile.document).begin;
+      const Range keys = shift(tile.keys, line);
+      if (tile.document >= next_guest || !piece.contains(keys)) break;
+      grow(shift(tile.queries, line), &query_rows, &query_rows_);
+      grow(keys, &key_rows, &key_rows_);
+      note_split(tile);
+      server->tasks.push_back({tile.document, tile.queries, tile.keys});
+      routed_.task_s.seconds.push_back(tile.cost_s);
+    }
+    if (!query_rows.empty()) append(query_rows, &query_rows_);
+    if (!key_rows.empty()) append(key_rows, &key_rows_);
+    return idx;
+  }
+
+  // `range` goes on where `last` ends, or begins a new one.
+  static void grow(const Range& range, Range* last, std::vector<Range>* ranges) {
+    if (range.begin == last->end) {
+      last->end = range.end;
+      return;
+    }
+    if (!last->empty()) append(*last, ranges);
+    *last = range;
   }
 
   // All tiles of one document on the server: the one that was cut there, if any, and the guests of

@@ -53,20 +53,19 @@ void sort_by_source(int num_ranks, std::vector<Transfer>* transfers) {
   *transfers = counted_into_place(num_ranks, *transfers, &Transfer::source, all);
 }
 
-void sort_for_the_wire(int num_ranks, std::vector<Transfer>* transfers) {
+std::vector<Transfer> in_wire_order(int num_ranks, const std::vector<Transfer>& transfers) {
   // By destination only their places: a transfer moves once.
-  const std::vector<uint32_t> by_destination = order_by_destination(num_ranks, *transfers);
-  std::vector<size_t> next = first_of_each(num_ranks, *transfers, &Transfer::source, all);
-  std::vector<Transfer> sorted(transfers->size());
+  const std::vector<uint32_t> by_destination = order_by_destination(num_ranks, transfers);
+  std::vector<size_t> next = first_of_each(num_ranks, transfers, &Transfer::source, all);
+  std::vector<Transfer> sorted(transfers.size());
   for (const uint32_t idx : by_destination) {
-    const Transfer& transfer = (*transfers)[idx];
+    const Transfer& transfer = transfers[idx];
     sorted[next[static_cast<size_t>(transfer.source)]++] = transfer;
   }
-  transfers->swap(sorted);
-  for (auto begin = transfers->begin(); begin != transfers->end();) {
+  for (auto begin = sorted.begin(); begin != sorted.end();) {
     auto end = std::next(begin);
     bool is_in_order = true;
-    for (; end != transfers->end() && end->source == begin->source &&
+    for (; end != sorted.end() && end->source == begin->source &&
            end->destination == begin->destination;
          ++end) {
       is_in_order = is_in_order && by_kind_and_line(*std::prev(end), *end);
@@ -74,6 +73,7 @@ void sort_for_the_wire(int num_ranks, std::vector<Transfer>* transfers) {
     if (!is_in_order) std::sort(begin, end, by_kind_and_line);
     begin = end;
   }
+  return sorted;
 }
 
 std::vector<Round> mirrored(int num_ranks, Direction direction, const std::vector<Round>& out) {

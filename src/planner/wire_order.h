@@ -4,7 +4,7 @@
 // sorts thousands of transfers, each time by ranks, of which there are few. So they are counted
 // into place, which takes a few nanoseconds for each.
 //
-//   sort_for_the_wire(num_ranks, &round.transfers);
+//   round.transfers = in_wire_order(num_ranks, transfers);
 //   plan.back = mirrored(num_ranks, plan.direction, plan.out);     // sorted as well
 //
 // Pure functions; any thread.
@@ -16,7 +16,7 @@
 
 namespace longspan {
 
-void sort_for_the_wire(int num_ranks, std::vector<Transfer>* transfers);
+std::vector<Transfer> in_wire_order(int num_ranks, const std::vector<Transfer>& transfers);
 
 // Of transfers that come by rising destination, kind and line.
 void sort_by_source(int num_ranks, std::vector<Transfer>* transfers);

@@ -36,7 +36,7 @@ TEST(WireOrder, SortsAsAComparisonDoes) {
     std::vector<Transfer> transfers = random_transfers(random, ranks);
     std::vector<Transfer> expected = transfers;
     std::stable_sort(expected.begin(), expected.end(), before);
-    sort_for_the_wire(ranks, &transfers);
+    transfers = in_wire_order(ranks, transfers);
     ASSERT_EQ(transfers, expected) << "seed " << seed;
   }
 }
@@ -50,7 +50,7 @@ TEST(WireOrder, TheMirrorHasTheSameRowsInReverse) {
     const auto direction = random.below(2) == 0 ? Direction::kForward : Direction::kBackward;
     for (Round& round : out) {
       round.transfers = random_transfers(random, ranks);
-      sort_for_the_wire(ranks, &round.transfers);
+      round.transfers = in_wire_order(ranks, round.transfers);
       Round mirror;
       for (const Transfer& transfer : round.transfers) {
         if (direction == Direction::kForward && transfer.kind == RowKind::kKeyValue) continue;

@@ -48,7 +48,8 @@ PackedMicroBatch evened_out(const PackedMicroBatch& packed, int chunks) {
 
 }  // namespace
 
-PlannedMicroBatch plan_micro_batch(MicroBatch data, const StepPlannerOptions& options) {
+PlannedMicroBatch plan_micro_batch(MicroBatch data, const StepPlannerOptions& options,
+                                   PlannerScratch* scratch) {
   std::vector<int64_t> lengths;
   for (size_t idx = 0; idx + 1 < data.document_begins.size(); ++idx) {
     lengths.push_back(data.document_begins[idx + 1] - data.document_begins[idx]);
@@ -56,7 +57,7 @@ PlannedMicroBatch plan_micro_batch(MicroBatch data, const StepPlannerOptions& op
   TokenLayout layout =
       TokenLayout::make(lengths, {.chunks = options.chunks, .shares = options.token_shares});
   auto plans = options.core_attention
-                   ? plan_chunks(layout, options.costs, {.planner = options.planner})
+                   ? plan_chunks(layout, options.costs, {.planner = options.planner}, scratch)
                    : home_plans(layout);
   return {std::move(data), std::move(layout), std::move(plans)};
 }
@@ -118,7 +119,7 @@ std::shared_ptr<const PlannedStep> StepPlanner::make_step() {
     made->tokens += data.size();
     made->documents += static_cast<int64_t>(data.pieces.size());
     const auto plan_start = Clock::now();
-    made->micro_batches.push_back(plan_micro_batch(std::move(data), options_));
+    made->micro_batches.push_back(plan_micro_batch(std::move(data), options_, &scratch_));
     const PlannedMicroBatch& batch = made->micro_batches.back();
     add_balance(batch, options_, made.get());
     made->plan_s += seconds_since(plan_start);

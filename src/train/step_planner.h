@@ -31,6 +31,7 @@
 #include "layout/token_layout.h"
 #include "planner/attention_plan.h"
 #include "planner/attention_planner.h"
+#include "planner/planner_scratch.h"
 
 namespace longspan {
 
@@ -73,7 +74,9 @@ struct StepPlannerOptions {
 };
 
 // Lays a micro-batch out and plans it; verifies the plans in debug builds (LONGSPAN_VERIFY).
-PlannedMicroBatch plan_micro_batch(MicroBatch data, const StepPlannerOptions& options);
+// `scratch`: as of plan_attention.
+PlannedMicroBatch plan_micro_batch(MicroBatch data, const StepPlannerOptions& options,
+                                   PlannerScratch* scratch = nullptr);
 
 class StepPlanner {
  public:
@@ -97,6 +100,7 @@ class StepPlanner {
   std::mutex mutex_;
   std::mutex packer_mutex_;
   Packer packer_;
+  PlannerScratch scratch_;  // of the one step that is being made
   int64_t next_to_prepare_;
   std::map<int64_t, Result> steps_;
 };

@@ -1,0 +1,33 @@
+// Lists of the pass "relay", whose memory plan after plan works in (planner_scratch.h).
+#pragma once
+
+#include <array>
+#include <span>
+#include <vector>
+
+#include "planner/shared_rows.h"
+
+namespace longspan {
+
+// Takers of a stretch in one node, or a rank alone if there is but one node.
+struct RelayGroup {
+  std::span<const int> takers;
+  int entry = 0;  // the one that gets the rows from outside
+  double entry_sent_bytes = 0;
+};
+
+struct RelayScratch {
+  // Rounds of relayed rows: from homes; on to other nodes; inside those.
+  static constexpr size_t kRounds = 3;
+  // Shared rows on their way, round by round.
+  using Hops = std::array<std::vector<Transfer>, kRounds>;
+
+  SharedRows shared;
+  std::vector<Transfer> alone;  // rows with one taker, straight from their homes
+  Hops hops;                    // of the ways found last
+  Hops best_hops;
+  std::vector<Transfer> of_kind;
+  std::vector<RelayGroup> groups;
+};
+
+}  // namespace longspan

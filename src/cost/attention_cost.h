@@ -6,8 +6,12 @@
 // Tasks of a launch group are fused, so a task's cost is what it adds to the launch: its charged
 // pairs over the rate of its shape, and an overhead for each task. A launch costs its overhead,
 // and no launch ends before its longest row of tiles, which one multiprocessor walks alone
-// (row_s). Pure; immutable; any thread. The same bits on every machine.
+// (row_s). Most tasks of a plan are short documents, whole: what those cost stands in a table.
+// Pure; immutable; any thread. The same bits on every machine.
 #pragma once
+
+#include <memory>
+#include <vector>
 
 #include "base/range.h"
 #include "cost/attention_sizes.h"
@@ -30,7 +34,11 @@ class AttentionCost {
   AttentionCost(const AttentionSizes& shape, PassRates rates, Direction direction);
 
   // Document positions; 0 for a task without queries or keys.
-  double task_s(const Range& queries, const Range& keys) const;
+  double task_s(const Range& queries, const Range& keys) const {
+    const auto tokens = static_cast<size_t>(queries.end);
+    const bool is_short = queries == keys && queries.begin == 0 && tokens < whole_s_->size();
+    return is_short ? (*whole_s_)[tokens] : rated_task_s(queries, keys);
+  }
   double launch_s() const { return rates_.launch_overhead_s; }
   // The time of one row of tiles with this many keys.
   double row_s(int64_t key_rows) const;
@@ -41,9 +49,12 @@ class AttentionCost {
   double flops_per_pair() const { return flops_per_pair_; }
 
  private:
+  double rated_task_s(const Range& queries, const Range& keys) const;
+
   PassRates rates_;
   double flops_per_pair_ = 0;
   double row_flops_per_key_ = 0;
+  std::shared_ptr<const std::vector<double>> whole_s_;  // [tokens] of a short document
 };
 
 }  // namespace longspan

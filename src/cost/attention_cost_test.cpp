@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cost/charged_pairs.h"
+#include "cost/device_profile.h"
 
 namespace longspan {
 namespace {
@@ -66,6 +67,20 @@ PassRates rates(double causal, double full) {
           .task_overhead_s = 3e-6,
           .launch_overhead_s = 2e-5,
           .row_flops_per_s = 4.5e12};
+}
+
+// The same pairs further on in a document cost the same, and those are in no table.
+TEST(AttentionCost, WholeDocumentsCostWhatTheirTilesCost) {
+  const DeviceProfile profile = device_profile("h200");
+  for (const PassRates& rates : {profile.forward, profile.backward}) {
+    const AttentionCost cost(kLlama8b, rates, Direction::kForward);
+    for (int64_t tokens = 1; tokens < 5000; ++tokens) {
+      const Range later{128, 128 + tokens};
+      ASSERT_EQ(cost.task_s({0, tokens}, {0, tokens}), cost.task_s(later, later)) << tokens;
+    }
+    EXPECT_EQ(cost.task_s({0, 0}, {0, 0}), 0);
+    EXPECT_EQ(cost.task_s({0, -5}, {0, -5}), 0);
+  }
 }
 
 TEST(AttentionCost, ChargesWholeTilesAtTheRateOfTheKind) {

@@ -19,34 +19,43 @@ class RowFinder {
       first_row_.push_back(num_rows_);
       num_rows_ += range.size();
     }
+    if (!ranges.empty()) go_to(0);
   }
 
   int64_t num_rows() const { return num_rows_; }
 
   // The row of the first position.
   int64_t row(const Range& line) {
-    if (!holds(at_, line) && !holds(++at_, line)) look_up(line);
-    return first_row_[at_] + line.begin - ranges_[at_].begin;
+    if (!held_.contains(line)) find(line);
+    return line.begin + to_row_;
   }
 
  private:
-  bool holds(size_t idx, const Range& line) const {
-    return idx < ranges_.size() && ranges_[idx].contains(line);
-  }
-
-  void look_up(const Range& line) {
+  void find(const Range& line) {
+    if (at_ + 1 < ranges_.size() && ranges_[at_ + 1].contains(line)) {
+      go_to(at_ + 1);
+      return;
+    }
     const auto after = std::upper_bound(
         ranges_.begin(), ranges_.end(), line.begin,
         [](int64_t position, const Range& range) { return position < range.begin; });
     LONGSPAN_CHECK(after != ranges_.begin() && std::prev(after)->contains(line), "line rows ", line,
                    " are not in one range of this buffer");
-    at_ = static_cast<size_t>(after - ranges_.begin()) - 1;
+    go_to(static_cast<size_t>(after - ranges_.begin()) - 1);
+  }
+
+  void go_to(size_t idx) {
+    at_ = idx;
+    held_ = ranges_[idx];
+    to_row_ = first_row_[idx] - held_.begin;
   }
 
   const std::vector<Range>& ranges_;
   std::vector<int64_t>& first_row_;
   int64_t num_rows_ = 0;
   size_t at_ = 0;
+  Range held_{1, 0};  // ranges_[at_]
+  int64_t to_row_ = 0;
 };
 
 class RowCounter {
@@ -57,12 +66,12 @@ class RowCounter {
     RowFinder queries(server.query_rows, &first_query_row_);
     RowFinder keys(server.key_rows, &first_key_row_);
     ServerRows rows{.query_rows = queries.num_rows(), .key_rows = keys.num_rows()};
-    rows.tasks.reserve(server.tasks.size());
+    rows.tasks.resize(server.tasks.size());
+    TaskRows* at = rows.tasks.data();
     for (const AttentionTask& task : server.tasks) {
       // A row outside of the document is in no range of the buffer either.
       const int64_t begin = layout_.document(task.document).begin;
-      rows.tasks.push_back(
-          {queries.row(shift(task.queries, begin)), keys.row(shift(task.keys, begin))});
+      *at++ = {queries.row(shift(task.queries, begin)), keys.row(shift(task.keys, begin))};
     }
     return rows;
   }

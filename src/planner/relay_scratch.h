@@ -1,4 +1,11 @@
-// Lists of the pass "relay", whose memory plan after plan works in (planner_scratch.h).
+// Lists of the pass "relay", whose memory plan after plan works in.
+//
+// Why: relayed rows are the longest lists of a plan, made anew for each candidate.
+//
+//   RelayScratch scratch;
+//   relay_rows(layout, costs, &routed, &clocks, &scratch);
+//
+// What it holds between calls means nothing (planner_scratch.h). One call at a time may use it.
 #pragma once
 
 #include <array>

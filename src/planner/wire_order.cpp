@@ -18,14 +18,14 @@ std::vector<size_t> first_of_each(int num_ranks, const std::vector<Transfer>& tr
   return first;
 }
 
-// A stable sort of the transfers that `takes` by one of their ranks.
-template <typename Takes>
+// A stable sort of the transfers that `takes` by one of their ranks, each changed by `as`.
+template <typename Takes, typename As>
 std::vector<Transfer> counted_into_place(int num_ranks, const std::vector<Transfer>& transfers,
-                                         int Transfer::*rank, const Takes& takes) {
+                                         int Transfer::*rank, const Takes& takes, const As& as) {
   std::vector<size_t> next = first_of_each(num_ranks, transfers, rank, takes);
   std::vector<Transfer> sorted(next.back());
   for (const Transfer& transfer : transfers) {
-    if (takes(transfer)) sorted[next[static_cast<size_t>(transfer.*rank)]++] = transfer;
+    if (takes(transfer)) sorted[next[static_cast<size_t>(transfer.*rank)]++] = as(transfer);
   }
   return sorted;
 }
@@ -50,7 +50,8 @@ bool by_kind_and_line(const Transfer& a, const Transfer& b) {
 }  // namespace
 
 void sort_by_source(int num_ranks, std::vector<Transfer>* transfers) {
-  *transfers = counted_into_place(num_ranks, *transfers, &Transfer::source, all);
+  *transfers = counted_into_place(num_ranks, *transfers, &Transfer::source, all,
+                                  [](const Transfer& transfer) { return transfer; });
 }
 
 std::vector<Transfer> in_wire_order(int num_ranks, const std::vector<Transfer>& transfers) {
@@ -82,9 +83,13 @@ std::vector<Round> mirrored(int num_ranks, Direction direction, const std::vecto
   for (auto round = out.rbegin(); round != out.rend(); ++round) {
     std::vector<Transfer> transfers = counted_into_place(
         num_ranks, round->transfers, &Transfer::destination,
-        [&](const Transfer& transfer) { return keys_return || transfer.kind == RowKind::kQuery; });
+        [&](const Transfer& transfer) { return keys_return || transfer.kind == RowKind::kQuery; },
+        [](const Transfer& transfer) {
+          Transfer reverse = transfer;
+          std::swap(reverse.source, reverse.destination);
+          return reverse;
+        });
     if (transfers.empty()) continue;
-    for (Transfer& transfer : transfers) std::swap(transfer.source, transfer.destination);
     back.push_back({std::move(transfers)});
   }
   return back;

@@ -100,16 +100,20 @@ using Run = std::span<const size_t>;
 // What a partition of a run into groups costs.
 class RunBytes {
  public:
-  RunBytes(const TileDraft& draft, Run run)
-      : draft_(draft), run_(run), strangers_before_(run.size() + 1, 0) {
+  explicit RunBytes(const TileDraft& draft) : draft_(draft) {}
+
+  // Of this run from now on.
+  void set(Run run) {
+    run_ = run;
+    strangers_before_.assign(run.size() + 1, 0);
     for (size_t at = 0; at < run.size(); ++at) {
-      const Tile& tile = draft.tile(run[at]);
+      const Tile& tile = draft_.tile(run[at]);
       strangers_before_[at + 1] = strangers_before_[at] + (tile.server == tile.home ? 0 : 1);
     }
-    const Tile& first = draft.tile(run.front());
-    const TokenLayout& layout = draft.layout();
+    const Tile& first = draft_.tile(run.front());
+    const TokenLayout& layout = draft_.layout();
     piece_begin_ =
-        layout.piece(draft.chunk(), first.home).begin - layout.document(first.document).begin;
+        layout.piece(draft_.chunk(), first.home).begin - layout.document(first.document).begin;
   }
 
   // Of the tiles [begin, end), sharing keys if they are several. A server at home has the queries,
@@ -144,26 +148,43 @@ class RunBytes {
   int64_t piece_begin_ = 0;                // of the run's home, document position
 };
 
-// The partition of a run into groups with the fewest bytes: the begin of each group.
-std::vector<size_t> best_partition(const TileDraft& draft, Run run) {
-  const RunBytes bytes(draft, run);
-  std::vector<double> best(run.size() + 1, 0);
-  std::vector<size_t> last_begin(run.size() + 1, 0);
-  for (size_t end = 1; end <= run.size(); ++end) {
+// Finds the partition of a run into groups with the fewest bytes.
+class RunPartition {
+ public:
+  explicit RunPartition(const TileDraft& draft) : bytes_(draft) {}
+
+  // The begin of each group; valid until the next call.
+  std::span<const size_t> best(Run run) {
+    bytes_.set(run);
+    best_bytes_.assign(run.size() + 1, 0);
+    last_begin_.assign(run.size() + 1, 0);
+    for (size_t end = 1; end <= run.size(); ++end) add_group_before(end);
+    begins_.clear();
+    for (size_t end = run.size(); end > 0; end = last_begin_[end]) {
+      begins_.push_back(last_begin_[end]);
+    }
+    std::reverse(begins_.begin(), begins_.end());
+    return begins_;
+  }
+
+ private:
+  void add_group_before(size_t end) {
     for (size_t begin = end; begin-- > 0 && end - begin <= kMaxSharing;) {
-      if (begin + 1 < end && bytes.of_queries(begin, end) >= best[end]) break;
-      const double sum = best[begin] + bytes.of(begin, end);
-      if (begin + 1 == end || sum < best[end]) {
-        best[end] = sum;
-        last_begin[end] = begin;
+      if (begin + 1 < end && bytes_.of_queries(begin, end) >= best_bytes_[end]) break;
+      const double sum = best_bytes_[begin] + bytes_.of(begin, end);
+      if (begin + 1 == end || sum < best_bytes_[end]) {
+        best_bytes_[end] = sum;
+        last_begin_[end] = begin;
       }
     }
   }
-  std::vector<size_t> begins;
-  for (size_t end = run.size(); end > 0; end = last_begin[end]) begins.push_back(last_begin[end]);
-  std::reverse(begins.begin(), begins.end());
-  return begins;
-}
+
+  RunBytes bytes_;
+  // Of the tiles before each end: their fewest bytes, and where their last group begins.
+  std::vector<double> best_bytes_;
+  std::vector<size_t> last_begin_;
+  std::vector<size_t> begins_;
+};
 
 // The key border after `begin` at which queries x [begin, border) cost the target as nearly as
 // 128-blocks allow; `all_s` is what all keys cost.
@@ -179,57 +200,76 @@ int64_t key_border(const TileDraft& draft, const Range& queries, int64_t begin, 
   return std::min(block * kBlockTokens, queries.end);
 }
 
-// All servers of the group take all its queries, and each a range of the keys that costs what it
-// had before; a server at home the last range, which holds its own keys.
-void share(Run run, size_t begin, size_t end, TileDraft* draft) {
-  std::vector<size_t> group(run.begin() + static_cast<std::ptrdiff_t>(begin),
-                            run.begin() + static_cast<std::ptrdiff_t>(end));
-  const Range queries{draft->tile(group.front()).queries.begin,
-                      draft->tile(group.back()).queries.end};
-  std::stable_partition(group.begin(), group.end(), [&](size_t idx) {
-    return draft->tile(idx).server != draft->tile(idx).home;
-  });
-  double old_s = 0;
-  for (const size_t idx : group) old_s += draft->tile(idx).cost_s;
-  const double all_s = draft->cost_s(queries, {0, queries.end});
-  int64_t key_begin = 0;
-  for (size_t at = 0; at < group.size(); ++at) {
-    const double target_s = draft->tile(group[at]).cost_s * all_s / old_s;
-    const auto after = static_cast<int64_t>(group.size() - at) - 1;
-    // Every server after this one gets a block of keys at least.
-    const int64_t last_end = (queries.end / kBlockTokens - after) * kBlockTokens;
-    const int64_t key_end =
-        after == 0 ? queries.end
-                   : std::min(last_end, key_border(*draft, queries, key_begin, target_s, all_s));
-    draft->reshape(group[at], queries, {key_begin, key_end});
-    key_begin = key_end;
-  }
-}
+class KeySharer {
+ public:
+  explicit KeySharer(TileDraft* draft) : draft_(*draft), partition_(*draft) {}
 
-// Returns whether any tiles of the run changed.
-bool share_run(Run run, TileDraft* draft) {
-  bool changed = false;
-  const std::vector<size_t> begins = best_partition(*draft, run);
-  for (size_t group = 0; group < begins.size(); ++group) {
-    const size_t end = group + 1 < begins.size() ? begins[group + 1] : run.size();
-    const auto servers = static_cast<int64_t>(end - begins[group]);
-    const int64_t blocks = draft->tile(run[end - 1]).keys.end / kBlockTokens;
-    if (servers == 1 || blocks < 2 * servers) continue;
-    share(run, begins[group], end, draft);
-    changed = true;
+  // Returns whether any tiles of the run changed.
+  bool share_run(Run run) {
+    bool changed = false;
+    const std::span<const size_t> begins = partition_.best(run);
+    for (size_t group = 0; group < begins.size(); ++group) {
+      const size_t end = group + 1 < begins.size() ? begins[group + 1] : run.size();
+      const auto servers = static_cast<int64_t>(end - begins[group]);
+      const int64_t blocks = draft_.tile(run[end - 1]).keys.end / kBlockTokens;
+      if (servers == 1 || blocks < 2 * servers) continue;
+      share(run.subspan(begins[group], end - begins[group]));
+      changed = true;
+    }
+    return changed;
   }
-  return changed;
-}
+
+ private:
+  // All servers of the group take all its queries, and each a range of the keys that costs what it
+  // had before; a server at home the last range, which holds its own keys.
+  void share(Run tiles) {
+    const Range queries{draft_.tile(tiles.front()).queries.begin,
+                        draft_.tile(tiles.back()).queries.end};
+    put_homes_last(tiles);
+    double old_s = 0;
+    for (const size_t idx : group_) old_s += draft_.tile(idx).cost_s;
+    const double all_s = draft_.cost_s(queries, {0, queries.end});
+    int64_t key_begin = 0;
+    for (size_t at = 0; at < group_.size(); ++at) {
+      const double target_s = draft_.tile(group_[at]).cost_s * all_s / old_s;
+      const auto after = static_cast<int64_t>(group_.size() - at) - 1;
+      // Every server after this one gets a block of keys at least.
+      const int64_t last_end = (queries.end / kBlockTokens - after) * kBlockTokens;
+      const int64_t key_end =
+          after == 0 ? queries.end
+                     : std::min(last_end, key_border(draft_, queries, key_begin, target_s, all_s));
+      draft_.reshape(group_[at], queries, {key_begin, key_end});
+      key_begin = key_end;
+    }
+  }
+
+  void put_homes_last(Run tiles) {
+    const auto is_at_home = [&](size_t idx) {
+      return draft_.tile(idx).server == draft_.tile(idx).home;
+    };
+    group_.clear();
+    for (const bool at_home : {false, true}) {
+      for (const size_t idx : tiles) {
+        if (is_at_home(idx) == at_home) group_.push_back(idx);
+      }
+    }
+  }
+
+  TileDraft& draft_;
+  RunPartition partition_;
+  std::vector<size_t> group_;
+};
 
 }  // namespace
 
 bool share_keys(TileDraft* draft) {
   const std::vector<size_t> lone = LoneTiles(*draft).find();
+  KeySharer sharer(draft);
   bool changed = false;
   for (size_t begin = 0; begin < lone.size();) {
     size_t end = begin + 1;
     while (end < lone.size() && follows(draft->tile(lone[end - 1]), draft->tile(lone[end]))) ++end;
-    if (end - begin > 1) changed = share_run({lone.data() + begin, end - begin}, draft) || changed;
+    if (end - begin > 1) changed = sharer.share_run({lone.data() + begin, end - begin}) || changed;
     begin = end;
   }
   return changed;

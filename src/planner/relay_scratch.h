@@ -23,6 +23,13 @@ struct RelayGroup {
   double entry_sent_bytes = 0;
 };
 
+// The takers of a stretch: those in its home's own node, and the groups [begin, end) of the others.
+struct RelayTakers {
+  std::span<const int> inside;
+  size_t begin = 0;
+  size_t end = 0;
+};
+
 struct RelayScratch {
   // Rounds of relayed rows: from homes; on to other nodes; inside those.
   static constexpr size_t kRounds = 3;
@@ -34,7 +41,9 @@ struct RelayScratch {
   Hops hops;                    // of the ways found last
   Hops best_hops;
   std::vector<Transfer> of_kind;
-  std::vector<RelayGroup> groups;
+  std::vector<RelayTakers> takers;         // of each stretch
+  std::vector<RelayGroup> groups;          // of all stretches
+  std::vector<RelayGroup> stretch_groups;  // of the stretch under way
 };
 
 }  // namespace longspan

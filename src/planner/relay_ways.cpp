@@ -167,15 +167,22 @@ void RelayWays::split(size_t begin, size_t end, RowKind kind) {
   room_.shared.split(room_.of_kind, std::max(kLeastRows, rows), &room_.alone);
 }
 
-size_t RelayWays::count_groups(const SharedStretch& stretch) const {
-  size_t groups = 0;
-  int last = group(stretch.home);
-  for (const int taker : room_.shared.takers(stretch)) {
-    if (group(taker) == last || group(taker) == group(stretch.home)) continue;
-    last = group(taker);
-    ++groups;
+// The takers of the home's own node are served by it; those of each other node form a group.
+void RelayWays::find_groups(const SharedStretch& stretch) {
+  const std::span<const int> all = room_.shared.takers(stretch);
+  RelayTakers takers{{}, room_.groups.size(), room_.groups.size()};
+  for (size_t begin = 0; begin < all.size();) {
+    size_t end = begin;
+    while (end < all.size() && group(all[end]) == group(all[begin])) ++end;
+    if (is_far(stretch.home, all[begin])) {
+      room_.groups.push_back({all.subspan(begin, end - begin), all[begin]});
+    } else {
+      takers.inside = all.subspan(begin, end - begin);
+    }
+    begin = end;
   }
-  return groups;
+  takers.end = room_.groups.size();
+  room_.takers.push_back(takers);
 }
 
 // What goes straight to its only taker, and how many bytes each home would send to other nodes if
@@ -190,9 +197,13 @@ void RelayWays::count_direct() {
     alone_received_[static_cast<size_t>(transfer.destination)] += weight(transfer);
   }
   copied_bytes_.assign(ranks_, 0.0);
+  room_.takers.clear();
+  room_.groups.clear();
   for (const SharedStretch& stretch : room_.shared.stretches()) {
+    find_groups(stretch);
+    const RelayTakers& takers = room_.takers.back();
     copied_bytes_[static_cast<size_t>(stretch.home)] +=
-        static_cast<double>(count_groups(stretch)) * weight(stretch.kind, stretch.line.size());
+        static_cast<double>(takers.end - takers.begin) * weight(stretch.kind, stretch.line.size());
   }
   for (size_t rank = 0; rank < ranks_; ++rank) {
     sent_[rank] = alone_sent_[rank] + copied_bytes_[rank];
@@ -216,7 +227,9 @@ double RelayWays::find_ways() {
   loads_[1].clear();
   loads_[2].clear();
   for (std::vector<Transfer>& hops : room_.hops) hops.clear();
-  for (const SharedStretch& stretch : room_.shared.stretches()) relay(stretch);
+  for (size_t idx = 0; idx < room_.takers.size(); ++idx) {
+    relay(room_.shared.stretches()[idx], room_.takers[idx]);
+  }
   RoundLoads::Legs seconds;
   for (const RoundLoads& round : loads_) {
     const RoundLoads::Legs legs = round.seconds();
@@ -227,10 +240,17 @@ double RelayWays::find_ways() {
          std::max(0.0, seconds.back - pass_.window.exit_s);
 }
 
-void RelayWays::relay(const SharedStretch& stretch) {
-  find_groups(stretch);
-  const auto far_groups = std::ssize(room_.groups);
-  if (far_groups == 0) return;
+void RelayWays::relay(const SharedStretch& stretch, const RelayTakers& takers) {
+  const Parcel parcel = parcel_of(stretch, stretch.line);
+  for (const int taker : takers.inside) {
+    send(stretch.home, taker, parcel, 0, RoundLoads::kInsideNode);
+  }
+  if (takers.begin == takers.end) return;
+  std::vector<Group>& groups = room_.stretch_groups;
+  const auto all = room_.groups.begin();
+  groups.assign(all + static_cast<std::ptrdiff_t>(takers.begin),
+                all + static_cast<std::ptrdiff_t>(takers.end));
+  const auto far_groups = std::ssize(groups);
   const double share = share_of_copies_[static_cast<size_t>(stretch.home)];
   const auto copies = std::clamp<int64_t>(
       static_cast<int64_t>(share * static_cast<double>(far_groups)), 1, far_groups);
@@ -244,59 +264,41 @@ void RelayWays::relay(const SharedStretch& stretch) {
   }
 }
 
-// The takers in other nodes; those in the home's own node are served by it.
-void RelayWays::find_groups(const SharedStretch& stretch) {
-  room_.groups.clear();
-  const std::span<const int> takers = room_.shared.takers(stretch);
-  for (size_t begin = 0; begin < takers.size();) {
-    size_t end = begin;
-    while (end < takers.size() && group(takers[end]) == group(takers[begin])) ++end;
-    if (is_far(stretch.home, takers[begin])) {
-      room_.groups.push_back({takers.subspan(begin, end - begin), takers[begin]});
-    } else {
-      const Parcel parcel = parcel_of(stretch, stretch.line);
-      for (const int taker : takers.subspan(begin, end - begin)) {
-        send(stretch.home, taker, parcel, 0, RoundLoads::kInsideNode);
-      }
-    }
-    begin = end;
-  }
-}
-
 // So many that those who pass parts on do not become hot by it.
 int64_t RelayWays::count_parts(const SharedStretch& stretch, int64_t copies) const {
-  const auto left = static_cast<double>(std::ssize(room_.groups) - copies);
+  const auto left = static_cast<double>(std::ssize(room_.stretch_groups) - copies);
   if (left <= 0) return 1;
   const double passed_on_bytes = left * weight(stretch.kind, stretch.line.size());
   const double room_bytes = goal_bytes_ / 2 * static_cast<double>(copies);
   const double wanted =
       std::min(passed_on_bytes / std::max(1.0, room_bytes), static_cast<double>(kMostParts));
-  const int64_t most = std::min({kMostParts, std::ssize(room_.groups) / copies,
+  const int64_t most = std::min({kMostParts, std::ssize(room_.stretch_groups) / copies,
                                  std::max<int64_t>(1, stretch.line.size() / kLeastRows)});
   return std::clamp<int64_t>(static_cast<int64_t>(wanted) + 1, 1, most);
 }
 
 void RelayWays::relay_part(const SharedStretch& stretch, const Range& line, size_t copies) {
   const double bytes = weight(stretch.kind, line.size());
-  for (Group& group : room_.groups) {
+  for (Group& group : room_.stretch_groups) {
     group.entry =
         *std::min_element(group.takers.begin(), group.takers.end(),
                           [&](int one, int other) { return received(one) < received(other); });
     group.entry_sent_bytes = sent(group.entry);
     received(group.entry) += bytes;
   }
-  if (copies < room_.groups.size()) {
-    std::sort(room_.groups.begin(), room_.groups.end(), [](const Group& one, const Group& other) {
-      return one.entry_sent_bytes != other.entry_sent_bytes
-                 ? one.entry_sent_bytes < other.entry_sent_bytes
-                 : one.entry < other.entry;
-    });
+  if (copies < room_.stretch_groups.size()) {
+    std::sort(room_.stretch_groups.begin(), room_.stretch_groups.end(),
+              [](const Group& one, const Group& other) {
+                return one.entry_sent_bytes != other.entry_sent_bytes
+                           ? one.entry_sent_bytes < other.entry_sent_bytes
+                           : one.entry < other.entry;
+              });
   }
   const Parcel parcel = parcel_of(stretch, line);
-  for (size_t idx = 0; idx < room_.groups.size(); ++idx) {
-    const Group& group = room_.groups[idx];
+  for (size_t idx = 0; idx < room_.stretch_groups.size(); ++idx) {
+    const Group& group = room_.stretch_groups[idx];
     const bool from_home = idx < copies;
-    const int source = from_home ? stretch.home : room_.groups[idx % copies].entry;
+    const int source = from_home ? stretch.home : room_.stretch_groups[idx % copies].entry;
     if (!from_home) sent(source) += bytes;
     const size_t round = from_home ? 0 : 1;
     send(source, group.entry, parcel, round, far_link_);

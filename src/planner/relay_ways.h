@@ -66,11 +66,10 @@ class RelayWays {
   bool has_relays() const { return !room_.best_hops[1].empty(); }
   void split();
   void split(size_t begin, size_t end, RowKind kind);
-  size_t count_groups(const SharedStretch& stretch) const;
   void count_direct();
   double find_ways();
-  void relay(const SharedStretch& stretch);
   void find_groups(const SharedStretch& stretch);
+  void relay(const SharedStretch& stretch, const RelayTakers& takers);
   int64_t count_parts(const SharedStretch& stretch, int64_t copies) const;
   void relay_part(const SharedStretch& stretch, const Range& line, size_t copies);
   Parcel parcel_of(const SharedStretch& stretch, const Range& line) const;

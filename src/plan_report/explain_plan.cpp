@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "cost/charged_pairs.h"
 #include "observe/number_format.h"
 #include "plan_report/plan_figures.h"
 #include "plan_report/study_text.h"
@@ -16,7 +17,7 @@ namespace longspan {
 namespace {
 
 std::string ms(double seconds) {
-  return fixed_digits(seconds * 1e3, 2);
+  return three_digits(seconds * 1e3);
 }
 
 std::string mb(double bytes) {
@@ -116,6 +117,60 @@ size_t largest(const std::vector<ServerPrediction>& servers, const Key& key) {
   return static_cast<size_t>(found - servers.begin());
 }
 
+// Beyond this distance to the bound, as a share of it, it must be said why.
+constexpr double kFarFromBound = 0.2;
+// Fewer tiles for each server than this cannot be dealt out evenly.
+constexpr double kFewTiles = 8;
+
+// Tiles of 128 x 128 in which some query sees some key.
+int64_t count_tiles(const AttentionPlan& plan) {
+  int64_t pairs = 0;
+  for (const ServerPlan& server : plan.servers) {
+    for (const AttentionTask& task : server.tasks) pairs += charged_pairs(task.queries, task.keys);
+  }
+  return pairs / (kBlockTokens * kBlockTokens);
+}
+
+// What the plan takes however few rows and pairs there were: the busiest server's launches and
+// tasks, and of late exchange latencies and messages.
+double fixed_s(const PlanExample& example, Direction direction, const PlannedAttention& planned,
+               size_t busiest) {
+  PlanningCosts empty_rows = example.costs;
+  PassCosts& pass = direction == Direction::kForward ? empty_rows.forward : empty_rows.backward;
+  pass.bytes = {};
+  const PassRates& rates = pass.attention.rates();
+  const ServerPlan& server = planned.plan.servers[busiest];
+  const double overheads_s = rates.launch_overhead_s * static_cast<double>(server.groups.size()) +
+                             rates.task_overhead_s * static_cast<double>(server.tasks.size());
+  const double speed = example.costs.speed[busiest];
+  return (speed > 0 ? overheads_s / speed : 0) +
+         play_legs(planned.plan, empty_rows).late_s(pass.window);
+}
+
+// Why a plan is far from its bound: mostly its batch is too small for its servers.
+std::string far_sentence(const PlanExample& example, Direction direction,
+                         const PlannedAttention& planned, size_t busiest, double bound_s) {
+  const double makespan_s = planned.prediction.makespan_s;
+  if (bound_s <= 0 || makespan_s <= (1 + kFarFromBound) * bound_s) return "";
+  const auto servers = static_cast<double>(std::count_if(
+      example.costs.speed.begin(), example.costs.speed.end(), [](double s) { return s > 0; }));
+  const int64_t tiles = count_tiles(planned.plan);
+  std::string result = text("  why so far: the bound is ", ms(bound_s), " ms, this plan ",
+                            three_digits(100 * (makespan_s / bound_s - 1)), " % above it.");
+  if (static_cast<double>(tiles) < kFewTiles * servers) {
+    result += text(" The batch is too small to fill the servers: ", tiles,
+                   " tiles of 128 x 128 tokens for ", servers,
+                   " servers, which cannot be dealt out evenly. The bound lets every server share "
+                   "them.");
+  }
+  const double fixed = fixed_s(example, direction, planned, busiest);
+  return result + text(" Launches, tasks and messages cost ", ms(fixed), " ms of the ",
+                       ms(makespan_s),
+                       " ms however little is computed; the bound counts one launch "
+                       "on each server, no message's latency, and the best rate for every tile. "
+                       "Fuller batches come nearer to it.\n");
+}
+
 std::string reasons(const PlanExample& example, Direction direction,
                     const PlannedAttention& planned) {
   const PlanPrediction& prediction = planned.prediction;
@@ -139,12 +194,15 @@ std::string reasons(const PlanExample& example, Direction direction,
            " receives the most, ", mb(prediction.servers[receiver].out.received_bytes), " MB.\n");
   const double distance_s = prediction.makespan_s - bound_s;
   const double late_s = prediction.makespan_s - prediction.compute_s;
+  // The bound may be above the level: of few tiles, one is more than that.
+  const double uneven_s =
+      std::min(prediction.compute_s - level_s, std::max(0.0, distance_s - late_s));
   result += text("  bound: no plan is faster than ", ms(bound_s), " ms; this one takes ",
                  ms(prediction.makespan_s), " ms. Of the ", ms(distance_s), " ms between, ",
-                 ms(prediction.compute_s - level_s), " ms are uneven load, ", ms(late_s),
+                 ms(uneven_s), " ms are uneven load, ", ms(late_s),
                  " ms late exchange, the rest tasks that run below the best rate of their "
                  "document.\n");
-  return result;
+  return result + far_sentence(example, direction, planned, busiest, bound_s);
 }
 
 // How the documents with the most work were cut.

@@ -242,6 +242,28 @@ TEST_F(PlanReport, ExplainsAndDraws) {
   EXPECT_EQ(boxes, tasks);
 }
 
+// Far from the bound, the reader is told why; a full batch needs no such sentence.
+TEST_F(PlanReport, ExplainsWhySmallBatchesAreFarFromTheirBound) {
+  const auto explained = [](const std::vector<int64_t>& lengths, int servers) {
+    const TokenLayout layout = TokenLayout::make(
+        lengths, {.chunks = 1, .shares = std::vector<double>(static_cast<size_t>(servers), 1.0)});
+    const AttentionSizes sizes{.query_heads = 32, .key_heads = 8, .key_width = 128};
+    const PlanningCosts costs = uniform_costs(sizes, device_profile("h200"),
+                                              server_links(cluster_preset("h200_50"), 1), servers);
+    PlanExample example{layout, 0, costs, {}, {}};
+    example.forward = plan_attention(layout, 0, Direction::kForward, costs);
+    example.backward = plan_attention(layout, 0, Direction::kBackward, costs);
+    return explain_plan(example, {});
+  };
+  const std::string small = explained({500, 400, 300, 200, 100}, 8);
+  EXPECT_NE(small.find("why so far: the bound is "), std::string::npos) << small;
+  EXPECT_NE(small.find("The batch is too small to fill the servers: "), std::string::npos) << small;
+  EXPECT_NE(small.find(" tiles of 128 x 128 tokens for 8 servers"), std::string::npos) << small;
+  EXPECT_NE(small.find("Launches, tasks and messages cost "), std::string::npos) << small;
+  const std::string full = explained(std::vector<int64_t>(64, 16384), 4);
+  EXPECT_EQ(full.find("why so far"), std::string::npos) << full;
+}
+
 // Two chunks and a dedicated server.
 TEST_F(PlanReport, RunIsPlannedWithItsChunksAndServers) {
   PlanningCosts costs = pair_costs({.query_heads = 4, .key_width = 64}, 1e12, 1e9, 3);

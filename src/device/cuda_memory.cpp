@@ -5,6 +5,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <vector>
 
@@ -37,21 +39,11 @@ const std::vector<CUDAStream>& copy_streams() {
   return streams;
 }
 
-// Copies that follow each other on both sides are one.
-std::vector<DeviceCopy> merged(std::span<const DeviceCopy> copies) {
+// Neighbours stay apart: CUDA refuses a copy that reaches from one allocation into the next.
+std::vector<DeviceCopy> without_empty(std::span<const DeviceCopy> copies) {
   std::vector<DeviceCopy> all;
-  const auto end = [](const void* begin, size_t bytes) {
-    return static_cast<const std::byte*>(begin) + bytes;
-  };
-  for (const DeviceCopy& copy : copies) {
-    if (copy.bytes == 0) continue;
-    if (!all.empty() && end(all.back().target, all.back().bytes) == copy.target &&
-        end(all.back().source, all.back().bytes) == copy.source) {
-      all.back().bytes += copy.bytes;
-    } else {
-      all.push_back(copy);
-    }
-  }
+  std::copy_if(copies.begin(), copies.end(), std::back_inserter(all),
+               [](const DeviceCopy& copy) { return copy.bytes > 0; });
   return all;
 }
 
@@ -110,7 +102,7 @@ class CudaMemory final : public DeviceMemory {
 
   Moment copy(std::span<const DeviceCopy> copies, std::span<const Moment> after) override {
     const CUDAStream& stream = copy_streams()[0];
-    const std::vector<DeviceCopy> all = merged(copies);
+    const std::vector<DeviceCopy> all = without_empty(copies);
     if (all.size() >= kCopiesToSpread) {
       spread(all, after);
       return moment_of(stream);

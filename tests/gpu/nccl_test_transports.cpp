@@ -11,6 +11,13 @@ namespace {
 
 ForkedRank self;
 int worlds = 0;
+std::shared_ptr<DeviceLink> link;
+
+// After main() there is no driver any more.
+class EndOfLink final : public testing::Environment {
+ public:
+  void TearDown() override { link.reset(); }
+};
 
 }  // namespace
 
@@ -29,7 +36,6 @@ std::vector<int> local_ranks(const TestTransport&) {
 
 Outcome run_on(const TestTransport& transport, const TestRunOptions& options,
                const std::function<void(Communicator&)>& body) {
-  static std::shared_ptr<DeviceLink> link;
   const at::Device device = visible_gpus() > 0 ? device_of_rank(kGpu, self.rank) : at::kCPU;
   const DeviceThread on(device);
   Outcome outcome;
@@ -53,5 +59,6 @@ Outcome run_on(const TestTransport& transport, const TestRunOptions& options,
 
 int main(int argc, char** argv) {
   longspan::self = longspan::fork_rank_for_each_gpu();
+  testing::AddGlobalTestEnvironment(new longspan::EndOfLink);
   return longspan::run_tests_of(longspan::self, argc, argv);
 }

@@ -15,7 +15,7 @@ ON_CPU = "--layout.device=cpu"
 def test_processes_compute_what_threads_compute(tmp_path, ranks):
     threads = SmallRun(tmp_path / "threads", steps=STEPS, save_every=3)
     processes = SmallRun(tmp_path / "processes", steps=STEPS, save_every=3)
-    threads.train(f"--layout.ranks={ranks}")
+    threads.train(ON_CPU, f"--layout.ranks={ranks}")
     with Processes(processes, ranks, ON_CPU) as job:
         ends = [job.end(rank) for rank in range(ranks)]
     assert [code for code, _, _ in ends] == [0] * ranks, ends

@@ -25,7 +25,8 @@ void ScheduleBuilder::layer_forward(const Band& band, int layer, StoredMode mode
   const bool mixing = needs_mixing(layer, mode);
   const bool output = needs_output(layer, mode);
   const bool keep = mode == StoredMode::kKeep;
-  for (const int unit : layer_units(layer)) gather(unit, pass);
+  gather_layer(layer, pass);
+  if (layer + 1 < options_.num_layers) gather_layer(layer + 1, pass);
   pipeline(
       band.begin, band.end, /*reverse=*/false,
       [&](int chunk) {
@@ -78,10 +79,9 @@ void ScheduleBuilder::after_layer_forward(const Band& band, int layer, int chunk
 }
 
 void ScheduleBuilder::layer_backward(const Band& band, int layer, StoredMode mode) {
-  for (const int unit : layer_units(layer)) {
-    gather(unit, Pass::kBackward);
-    open_gradients(unit);
-  }
+  gather_layer(layer, Pass::kBackward);
+  for (const int unit : layer_units(layer)) open_gradients(unit);
+  if (layer > 0) gather_layer(layer - 1, Pass::kBackward);
   if (mode != StoredMode::kKeep) recompute_layer(band, layer, mode);
   if (!band.last && !context_kept(layer)) drop_carried(band, layer);
   pipeline(
@@ -96,10 +96,8 @@ void ScheduleBuilder::layer_backward(const Band& band, int layer, StoredMode mod
         end_mixing(layer, chunk, Pass::kBackward);
         pre_backward(layer, chunk);
       });
-  for (const int unit : layer_units(layer)) {
-    release(unit, Pass::kBackward);
-    reduce_gradients(unit);
-  }
+  for (const int unit : layer_units(layer)) release(unit, Pass::kBackward);
+  reduce_gradients(layer_units(layer));
 }
 
 // Pre again for all chunks of the band, and attention where its output was not kept.

@@ -49,10 +49,14 @@ class ScheduleBuilder {
   bool group_has_tokens() const;
   bool uses_unit(int unit) const;
   int unit_of_experts(int layer) const;
+  // Does nothing if the unit was gathered ahead.
   void gather(int unit, Pass pass);
+  void gather_layer(int layer, Pass pass);
   void release(int unit, Pass pass);
   void open_gradients(int unit);
-  void reduce_gradients(int unit);
+  // Closes what was reduced before, so that a unit's reduction has until the next one's to travel.
+  void reduce_gradients(const std::vector<int>& units);
+  void close_gradients();
   // The units of a layer that this rank works with.
   std::vector<int> layer_units(int layer) const;
   std::vector<BufferKey> with_weights(std::vector<BufferKey> reads, int unit) const;
@@ -125,6 +129,7 @@ class ScheduleBuilder {
   int rank_;
   int micro_batch_ = 0;
   bool recomputing_layer_ = false;
+  std::vector<int> reducing_;  // units whose gradients are reduced and not closed
   std::vector<Operation> operations_;
   std::map<BufferKey, int> last_writer_;
 };

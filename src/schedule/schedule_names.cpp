@@ -39,6 +39,8 @@ std::string_view operation_kind_name(OperationKind kind) {
       return "open gradients";
     case OperationKind::kReduceGradients:
       return "reduce gradients";
+    case OperationKind::kCloseGradients:
+      return "close gradients";
     case OperationKind::kEmbed:
       return "embed";
     case OperationKind::kPreSegment:

@@ -154,6 +154,53 @@ TEST(StepSchedule, RecomputesWhatTheStoredModeSays) {
   }
 }
 
+// Where a layer's operation of that kind and pass stands; -1 if there is none.
+int place(const StepSchedule& schedule, OperationKind kind, Pass pass, int layer) {
+  for (size_t idx = 0; idx < schedule.operations.size(); ++idx) {
+    const Operation& operation = schedule.operations[idx];
+    if (operation.kind == kind && operation.pass == pass && operation.layer == layer)
+      return static_cast<int>(idx);
+  }
+  return -1;
+}
+
+// A second queue hides them behind a layer only if nothing of that layer stands before the start or
+// behind the end of what travels.
+TEST(StepSchedule, WeightsComeALayerAheadAndGradientsLeaveALayerBehind) {
+  using Kind = OperationKind;
+  constexpr int kLayers = 4;
+  const TokenLayout layout = TokenLayout::make({512}, {.chunks = 1, .shares = {1.0}});
+  RandomStream random(1, "plans");
+  const std::vector<ChunkPlans> plans = {{shape_of_plan(layout, Direction::kForward, 0, random),
+                                          shape_of_plan(layout, Direction::kBackward, 0, random)}};
+  const StepSchedule schedule =
+      build_step_schedule({.num_layers = kLayers}, {{&layout, &plans}}, 0);
+  for (int layer = 0; layer < kLayers; ++layer) {
+    const auto at = [&](Kind kind, Pass pass, int of) { return place(schedule, kind, pass, of); };
+    const auto pre = [&](int of) { return at(Kind::kPreSegment, Pass::kForward, of); };
+    const auto post = [&](int of) { return at(Kind::kPostBackward, Pass::kBackward, of); };
+    const auto gather = [&](Pass pass, int of) {
+      return at(Kind::kGatherWeights, pass, layer_unit(of));
+    };
+    if (layer + 1 < kLayers) {
+      EXPECT_LT(gather(Pass::kForward, layer + 1), pre(layer)) << layer;
+      EXPECT_LT(gather(Pass::kBackward, layer), post(layer + 1)) << layer;
+    }
+    // Two layers at once, not three.
+    if (layer + 2 < kLayers) EXPECT_GT(gather(Pass::kForward, layer + 2), pre(layer)) << layer;
+    if (layer >= 1) {
+      const int unit = layer_unit(layer);
+      const int below = at(Kind::kPreBackward, Pass::kBackward, layer - 1);
+      EXPECT_LT(at(Kind::kReduceGradients, Pass::kBackward, unit), post(layer - 1)) << layer;
+      EXPECT_GT(at(Kind::kCloseGradients, Pass::kBackward, unit), below) << layer;
+    }
+    if (layer >= 2) {
+      EXPECT_LT(at(Kind::kCloseGradients, Pass::kBackward, layer_unit(layer)), post(layer - 2))
+          << layer;
+    }
+  }
+}
+
 // A mix runs again with layer_inputs only; experts run again whenever combine does. In context_only
 // a mix's context needs its forward even in the last layer, whose post and experts then stand
 // still.

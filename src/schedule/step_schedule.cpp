@@ -65,6 +65,7 @@ void ScheduleBuilder::drop_context() {
 
 void ScheduleBuilder::band_forward(const Band& band, StoredMode mode, Pass pass) {
   gather(kEmbeddingUnit, pass);
+  gather_layer(0, pass);
   for (int chunk = band.begin; chunk < band.end; ++chunk) {
     append({.kind = Kind::kEmbed,
             .pass = pass,
@@ -95,6 +96,7 @@ std::vector<BufferKey> ScheduleBuilder::head_reads(int chunk) const {
 void ScheduleBuilder::band_backward(const Band& band, StoredMode mode) {
   const int last = options_.num_layers;
   gather_head(Pass::kBackward);
+  gather_layer(last - 1, Pass::kBackward);
   open_gradients(final_unit(last));
   if (options_.tied_embeddings) open_gradients(kEmbeddingUnit);
   for (int chunk = band.begin; chunk < band.end; ++chunk) {
@@ -109,7 +111,7 @@ void ScheduleBuilder::band_backward(const Band& band, StoredMode mode) {
             .drops = {key(Buffer::kHidden, last, chunk)}});
   }
   release_head(Pass::kBackward);
-  reduce_gradients(final_unit(last));
+  reduce_gradients({final_unit(last)});
   for (int layer = last - 1; layer >= 0; --layer) layer_backward(band, layer, mode);
   if (!options_.tied_embeddings) open_gradients(kEmbeddingUnit);
   for (int chunk = band.begin; chunk < band.end; ++chunk) {
@@ -120,7 +122,8 @@ void ScheduleBuilder::band_backward(const Band& band, StoredMode mode) {
             .writes = with_gradients({}, kEmbeddingUnit),
             .drops = {key(Buffer::kHiddenGradient, 0, chunk)}});
   }
-  reduce_gradients(kEmbeddingUnit);
+  reduce_gradients({kEmbeddingUnit});
+  close_gradients();
 }
 
 // ---- weights and gradients
@@ -154,11 +157,13 @@ bool ScheduleBuilder::uses_unit(int unit) const {
 }
 
 void ScheduleBuilder::gather(int unit, Pass pass) {
-  if (!uses_unit(unit)) return;
-  append({.kind = Kind::kGatherWeights,
-          .pass = pass,
-          .layer = unit,
-          .writes = {unit_key(Buffer::kWeights, unit)}});
+  const BufferKey weights = unit_key(Buffer::kWeights, unit);
+  if (!uses_unit(unit) || alive(weights)) return;
+  append({.kind = Kind::kGatherWeights, .pass = pass, .layer = unit, .writes = {weights}});
+}
+
+void ScheduleBuilder::gather_layer(int layer, Pass pass) {
+  for (const int unit : layer_units(layer)) gather(unit, pass);
 }
 
 void ScheduleBuilder::release(int unit, Pass pass) {
@@ -166,6 +171,7 @@ void ScheduleBuilder::release(int unit, Pass pass) {
   append({.kind = Kind::kReleaseWeights,
           .pass = pass,
           .layer = unit,
+          .reads = {unit_key(Buffer::kWeights, unit)},
           .drops = {unit_key(Buffer::kWeights, unit)}});
 }
 
@@ -177,13 +183,28 @@ void ScheduleBuilder::open_gradients(int unit) {
           .writes = {unit_key(Buffer::kGradients, unit)}});
 }
 
-void ScheduleBuilder::reduce_gradients(int unit) {
-  if (!uses_unit(unit)) return;
-  append({.kind = Kind::kReduceGradients,
-          .pass = Pass::kBackward,
-          .layer = unit,
-          .reads = {unit_key(Buffer::kGradients, unit)},
-          .drops = {unit_key(Buffer::kGradients, unit)}});
+void ScheduleBuilder::reduce_gradients(const std::vector<int>& units) {
+  close_gradients();
+  for (const int unit : units) {
+    if (!uses_unit(unit)) continue;
+    append({.kind = Kind::kReduceGradients,
+            .pass = Pass::kBackward,
+            .layer = unit,
+            .reads = {unit_key(Buffer::kGradients, unit)},
+            .writes = {unit_key(Buffer::kGradients, unit)}});
+    reducing_.push_back(unit);
+  }
+}
+
+void ScheduleBuilder::close_gradients() {
+  for (const int unit : reducing_) {
+    append({.kind = Kind::kCloseGradients,
+            .pass = Pass::kBackward,
+            .layer = unit,
+            .reads = {unit_key(Buffer::kGradients, unit)},
+            .drops = {unit_key(Buffer::kGradients, unit)}});
+  }
+  reducing_.clear();
 }
 
 std::vector<BufferKey> ScheduleBuilder::with_weights(std::vector<BufferKey> reads, int unit) const {

@@ -32,6 +32,10 @@
 // exchanges what it needs by itself: one collective operation. A layer with experts has a third
 // segment: post ends at the router, the experts' exchange follows, and combine ends the layer.
 //
+// Weights are gathered one layer ahead, and gradients reduced while the layer below computes: an
+// executor with a second queue hides both behind the work of a layer, at the price of the weights
+// and open gradients of two layers at once.
+//
 // Ranks without tokens walk the same list with zero tokens. Values; immutable once built.
 #pragma once
 
@@ -69,7 +73,8 @@ enum class OperationKind {
   kGatherWeights,        // collective in the shard group: unit
   kReleaseWeights,       // unit
   kOpenGradients,        // unit
-  kReduceGradients,      // collective in the shard group: unit
+  kReduceGradients,      // collective in the shard group: unit; travels until kCloseGradients
+  kCloseGradients,       // unit
   kEmbed,                // tokens of a chunk -> hidden(0)
   kPreSegment,           // hidden -> mix inputs; core attention: its context, too
   kAttentionBegin,       // hand the pass its inputs

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/narrow.h"
+#include "device/beside_queue.h"
 #include "model/transformer_model.h"
 #include "train/executor_step.h"
 #include "train/sequence_mixes.h"
@@ -32,6 +33,7 @@ Executor::Executor(const TransformerModel& model, ParameterStore& store, Communi
       store_(store),
       comm_(comm),
       mixes_(std::make_unique<const SequenceMixes>(model)),
+      collective_queue_(std::make_unique<BesideQueue>(model.device())),
       expert_comm_(connect_experts(comm, store.layout().expert_group())) {}
 
 Executor::~Executor() = default;
@@ -39,7 +41,8 @@ Executor::~Executor() = default;
 StepTotals Executor::run(const StepSchedule& schedule,
                          const std::vector<PlannedMicroBatch>& micro_batches,
                          const RunOptions& options) {
-  return ExecutorStep({model_, store_, comm_, *mixes_, expert_comm_.get()}, micro_batches, options)
+  return ExecutorStep({model_, store_, comm_, *mixes_, *collective_queue_, expert_comm_.get()},
+                      micro_batches, options)
       .run(schedule);
 }
 

@@ -29,6 +29,7 @@
 
 namespace longspan {
 
+class BesideQueue;
 class ParameterStore;
 class SequenceMixes;
 class StepTrace;
@@ -58,7 +59,8 @@ struct StepTotals {
   double attention_s = 0;  // time in launch groups, and in mixes with their exchanges
   // Time in attention rounds (packing, and waiting for what has not come) and in experts.
   double exchange_s = 0;
-  double collective_s = 0;  // time in weight gathers and gradient reductions
+  // Time of weight gathers and gradient reductions on their own queue, beside the rest.
+  double collective_s = 0;
   // Bytes that buffers hold between forward and backward (without weights and gradients), when the
   // last forward has ended, and the most at any operation; 0 unless asked for.
   int64_t stored_bytes = 0;
@@ -100,7 +102,8 @@ class Executor {
   ParameterStore& store_;
   Communicator& comm_;
   std::unique_ptr<const SequenceMixes> mixes_;
-  std::unique_ptr<Communicator> expert_comm_;  // null: each rank has all experts
+  std::unique_ptr<BesideQueue> collective_queue_;  // for weights and gradients
+  std::unique_ptr<Communicator> expert_comm_;      // null: each rank has all experts
 };
 
 }  // namespace longspan

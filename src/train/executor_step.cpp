@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
 #include "base/check.h"
 #include "base/narrow.h"
 #include "device/device.h"
@@ -17,6 +19,11 @@ using Kind = OperationKind;
 constexpr int64_t kTagsPerExchange = 1024;  // what an attention pass, a mix or experts may use
 static_assert(kTagsPerMix <= kTagsPerExchange);
 
+// They have a queue of their own; the schedule starts them early and ends them late.
+bool of_weights(Kind kind) {
+  return kind == Kind::kGatherWeights || kind == Kind::kReduceGradients;
+}
+
 }  // namespace
 
 ExecutorStep::ExecutorStep(const ExecutorParts& parts,
@@ -26,6 +33,7 @@ ExecutorStep::ExecutorStep(const ExecutorParts& parts,
       store_(parts.store),
       comm_(parts.comm),
       mixes_(parts.mixes),
+      collective_queue_(parts.collective_queue),
       expert_group_(parts.expert_group),
       micro_batches_(micro_batches),
       options_(options),
@@ -36,12 +44,16 @@ ExecutorStep::ExecutorStep(const ExecutorParts& parts,
 StepTotals ExecutorStep::run(const StepSchedule& schedule) {
   for (const Operation& operation : schedule.operations) {
     if (operation.kind == Kind::kHeadLoss) note_stored_bytes();
-    if (options_.trace != nullptr) options_.trace->begin();
-    {
-      const ProfilerRange range(describe(operation));
-      run(operation);
+    for (const int earlier : operation.waits_for) {
+      collective_queue_.wait(std::exchange(moments_[static_cast<size_t>(earlier)], nullptr));
     }
-    if (options_.trace != nullptr) options_.trace->end();
+    BesideQueue::Moment done;
+    if (of_weights(operation.kind)) {
+      done = collective_queue_.run([&] { run_traced(operation); });
+    } else {
+      run_traced(operation);
+    }
+    moments_.push_back(std::move(done));
     for (const BufferKey& key : operation.drops) buffers_.drop(key);
     if (options_.account_bytes) {
       totals_.stored_bytes_peak = std::max(totals_.stored_bytes_peak, buffers_.held_bytes());
@@ -52,6 +64,15 @@ StepTotals ExecutorStep::run(const StepSchedule& schedule) {
   return std::move(totals_);
 }
 
+void ExecutorStep::run_traced(const Operation& operation) {
+  if (options_.trace != nullptr) options_.trace->begin();
+  {
+    const ProfilerRange range(describe(operation));
+    run(operation);
+  }
+  if (options_.trace != nullptr) options_.trace->end();
+}
+
 void ExecutorStep::run(const Operation& operation) {
   switch (operation.kind) {
     case Kind::kGatherWeights:
@@ -59,6 +80,8 @@ void ExecutorStep::run(const Operation& operation) {
       return run_collective(operation);
     case Kind::kReleaseWeights:
       return store_.release(operation.layer);
+    case Kind::kCloseGradients:
+      return store_.close_gradients(operation.layer);
     case Kind::kOpenGradients:
       mark(operation);
       return store_.open_gradients(operation.layer);

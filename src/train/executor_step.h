@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/beside_queue.h"
 #include "device/device_timer.h"
 #include "experts/expert_exchange.h"
 #include "model/transformer_model.h"
@@ -31,6 +32,7 @@ struct ExecutorParts {
   ParameterStore& store;
   Communicator& comm;
   const SequenceMixes& mixes;
+  BesideQueue& collective_queue;
   Communicator* expert_group;  // null: this rank alone
 };
 
@@ -50,6 +52,7 @@ class ExecutorStep {
     std::vector<int64_t> positions;  // in their documents
   };
 
+  void run_traced(const Operation& operation);
   void run(const Operation& operation);
   // Where the host waits for the device at the end of a step; layers with experts wait for choices.
   void read_back();
@@ -155,6 +158,8 @@ class ExecutorStep {
   ParameterStore& store_;
   Communicator& comm_;
   const SequenceMixes& mixes_;
+  BesideQueue& collective_queue_;
+  std::vector<BesideQueue::Moment> moments_;  // by operation; null: nothing to wait for
   Communicator* expert_group_;
   const std::vector<PlannedMicroBatch>& micro_batches_;
   const RunOptions& options_;

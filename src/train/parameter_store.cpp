@@ -109,21 +109,31 @@ void ParameterStore::reduce_gradients(int64_t unit, std::string_view op) {
   State& state = *state_;
   StoredUnit& stored = state.at(unit);
   LONGSPAN_CHECK(stored.open.defined(), "gradients of ", state.unit_label(unit), " are not open");
+  LONGSPAN_CHECK(!stored.reduced, "gradients of ", state.unit_label(unit), " are reduced already");
   state.drop_views(state.gradients, unit);
-  if (Communicator* shards = state.shard_comm(unit)) {
-    LONGSPAN_CHECK(stored.state != Gradient::kGlobal, "the step's gradient is finished; ", op);
-    if (stored.state == Gradient::kNothing) {
-      reduce_scatter(*shards, stored.open, stored.gradient, op);
-      stored.state = Gradient::kGroup;
-    } else {
-      at::Tensor sum = state.buffers.take(stored.gradient.numel(), state.dtype);
-      reduce_scatter(*shards, stored.open, sum, op);
-      stored.gradient.add_(sum);
-      state.buffers.give_back(std::move(sum));
-    }
-    state.buffers.give_back(std::move(stored.open));
+  stored.reduced = true;
+  Communicator* shards = state.shard_comm(unit);
+  if (shards == nullptr) return;
+  LONGSPAN_CHECK(stored.state != Gradient::kGlobal, "the step's gradient is finished; ", op);
+  if (stored.state == Gradient::kNothing) {
+    reduce_scatter(*shards, stored.open, stored.gradient, op);
+    stored.state = Gradient::kGroup;
+  } else {
+    stored.sum = state.buffers.take(stored.gradient.numel(), state.dtype);
+    reduce_scatter(*shards, stored.open, stored.sum, op);
+    stored.gradient.add_(stored.sum);
   }
+}
+
+void ParameterStore::close_gradients(int64_t unit) {
+  State& state = *state_;
+  StoredUnit& stored = state.at(unit);
+  LONGSPAN_CHECK(stored.reduced, "gradients of ", state.unit_label(unit), " are not reduced");
+  if (state.shard_comm(unit)) state.buffers.give_back(std::move(stored.open));
+  if (stored.sum.defined()) state.buffers.give_back(std::move(stored.sum));
   stored.open.reset();
+  stored.sum.reset();
+  stored.reduced = false;
 }
 
 double ParameterStore::finish_gradients(std::string_view op) {

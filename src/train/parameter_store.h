@@ -10,12 +10,17 @@
 //   store.gather(unit, op);      // ... store.weight(id) ...
 //   store.open_gradients(unit);  // ... store.gradient(id).add_(...) ...
 //   store.reduce_gradients(unit, op);
+//   store.close_gradients(unit);
 //   store.release(unit);
 //   const double norm = store.step(adamw, lr, clip, op);
 //
 // With a shard group of 1 nothing is copied: weights and open gradients are views of the shard. A
 // tied weight is one parameter of one unit: gather and open that unit for both uses. Same layout,
 // same inputs: same bits. Another layout: equal up to rounding.
+//
+// gather and reduce_gradients may run on another queue of the rank's thread
+// (device/beside_queue.h): whoever reads the weights, releases them or closes the gradients waits
+// for that first.
 //
 // Contract: one store per rank, used from that rank's thread. Functions that take `op` communicate:
 // gather and reduce_gradients are called by all ranks of the shard group in the same order (a group
@@ -96,6 +101,8 @@ class ParameterStore final : public WeightSource, public GradientSink {
   void open_gradients(int64_t unit);
   at::Tensor& gradient(ParameterId id) override;
   void reduce_gradients(int64_t unit, std::string_view op);
+  // After every reduction: its memory is free again.
+  void close_gradients(int64_t unit);
 
   // Ends the gradient of the step: sums it across groups and returns its global norm. step() calls
   // it; call it earlier to look at the norm or at gradient_tensor(). Idempotent until the step.

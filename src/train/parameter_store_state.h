@@ -71,6 +71,8 @@ struct StoredUnit {
   at::Tensor second_moment;  // [U/R]
   at::Tensor gathered;       // [U] while gathered
   at::Tensor open;           // [U] while open
+  at::Tensor sum;            // [U/S] while a reduction adds to an earlier one
+  bool reduced = false;      // open, but complete
   Gradient state = Gradient::kNothing;
   HostCopies host;
 

@@ -164,6 +164,7 @@ void run_band(ParameterStore& store, uint64_t seed, int64_t unit, int64_t step, 
   }
   store.reduce_gradients(unit, "reduce");
   store.release(unit);
+  store.close_gradients(unit);
 }
 
 // All ranks have the same master copy, and the holders products with it.
@@ -302,6 +303,7 @@ TEST(ParameterStore, ATiedWeightCollectsBothUses) {
         store.open_gradients(0);
         store.gradient(0).add_(use * (comm.rank() + 1));
         store.reduce_gradients(0, "use");
+        store.close_gradients(0);
       }
       EXPECT_EQ(values_of(store.gradient_tensor("embedding", "test")),
                 std::vector<double>(6, 33.0));
@@ -320,6 +322,7 @@ TEST(ParameterStore, ANormThatIsNotFiniteStopsAllRanksAndChangesNothing) {
     store.open_gradients(0);
     if (comm.rank() == 3) store.gradient(0)[5] = std::numeric_limits<float>::infinity();
     store.reduce_gradients(0, "reduce");
+    store.close_gradients(0);
     try {
       store.step(kAdamW, 0.1, 1.0, "step 12");
       ADD_FAILURE() << "accepted";
@@ -342,6 +345,7 @@ TEST(ParameterStore, ASingleRankCopiesNothing) {
     EXPECT_EQ(store.weight(0).data_ptr<float>(), shard.data());
     store.gradient(0).add_(1.0);
     store.reduce_gradients(0, "r");
+    store.close_gradients(0);
     store.release(0);
     store.step(kAdamW, 0.1, 1.0, "step 0");
     const std::vector<NamedBytes> memory = store.memory();
@@ -358,6 +362,7 @@ TEST(ParameterStore, ShardsAndStatesDivideTheBytes) {
     store.gather(0, "g");
     store.open_gradients(0);
     store.reduce_gradients(0, "r");
+    store.close_gradients(0);
     store.release(0);
     const std::vector<NamedBytes> memory = store.memory();
     EXPECT_EQ(memory[0].bytes, 640 * 4 / 2);
@@ -382,6 +387,13 @@ TEST(ParameterStore, UseOutOfOrderIsAnInternalError) {
     store.open_gradients(0);
     EXPECT_THROW(store.open_gradients(0), InternalError);
     EXPECT_THROW(store.finish_gradients("f"), InternalError);
+    EXPECT_THROW(store.close_gradients(0), InternalError);
+    store.reduce_gradients(0, "r");
+    EXPECT_THROW(store.gradient(0), InternalError);
+    EXPECT_THROW(store.reduce_gradients(0, "r"), InternalError);
+    EXPECT_THROW(store.finish_gradients("f"), InternalError);
+    store.close_gradients(0);
+    store.finish_gradients("f");
   });
 }
 

@@ -13,6 +13,7 @@ namespace {
 using Kind = OperationKind;
 
 constexpr const char* kWork = "work";
+constexpr const char* kWeights = "weights and gradients";
 
 bool is_collective(Kind kind) {
   return kind == Kind::kGatherWeights || kind == Kind::kReduceGradients;
@@ -107,7 +108,7 @@ std::string StepTrace::events(const StepSchedule& schedule,
     const Operation& operation = schedule.operations[idx];
     const Stretch work{1e6 * seconds[2 * idx], 1e6 * seconds[2 * idx + 1]};
     TraceSlice slice{.rank = rank_,
-                     .track = kWork,
+                     .track = on_gpu_ && is_collective(operation.kind) ? kWeights : kWork,
                      .name = label(operation),
                      .category = std::string(pass_name(operation.pass)),
                      .begin_us = work.begin_us,

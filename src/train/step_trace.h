@@ -5,10 +5,11 @@
 //   executor.run(schedule, micro_batches, {.trace = &trace});      // calls begin() and end()
 //   write_step_trace(path, trace.events(schedule, micro_batches), comm);
 //
-// Tracks of a rank: "work", the time of the device that computes; on a GPU "host", too, the time in
-// which the operation was queued. Arrows lead from the operation that sends the rows of an
-// attention round to the one that waits for them on another rank. Times begin when the trace is
-// made: make it behind a barrier. One rank, on its thread.
+// Tracks of a rank: "work", the time of the device that computes; on a GPU "weights and gradients",
+// too, which has a queue of its own, and "host", the time in which the operation was queued. Arrows
+// lead from the operation that sends the rows of an attention round to the one that waits for them
+// on another rank. Times begin when the trace is made: make it behind a barrier. One rank, on its
+// thread.
 #pragma once
 
 #include <chrono>

@@ -68,6 +68,7 @@ void take_step(ParameterStore& store, int64_t step) {
       }
     }
     store.reduce_gradients(unit, "reduce");
+    store.close_gradients(unit);
   }
   store.step(kAdamW, 0.01, 0.0, text("step ", step));
 }

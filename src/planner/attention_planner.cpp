@@ -58,13 +58,14 @@ class Planner {
         costs_(costs),
         options_(options),
         scratch_(*scratch),
-        home_(layout, chunk, direction, costs, scratch_.take_tile_list()) {}
-  ~Planner() { scratch_.give_back(&home_); }
-  Planner(const Planner&) = delete;
-  Planner& operator=(const Planner&) = delete;
+        chunk_(chunk),
+        direction_(direction) {}
 
   PlannedAttention run() {
-    Candidate best = balanced(options_.passes, options_.epsilon);
+    TileDraft home = home_draft();
+    home_load_s_ = home.loads_s();
+    home_is_incomplete_ = home.has_unplaced();
+    Candidate best = balanced(std::move(home), options_.passes, options_.epsilon);
     if (options_.passes.choose) {
       try_other_exchange(&best);
       prefer_home(&best);
@@ -89,13 +90,19 @@ class Planner {
     times_.push_back({name, seconds});
   }
 
-  Candidate balanced(const PassSwitches& passes, double epsilon, bool keys_in_time = false) {
-    Candidate candidate{home_.to_work_on(scratch_.take_tile_list()), {}, {}};
+  // Every query at home. Made anew for each candidate: most plans have but one.
+  TileDraft home_draft() {
+    return TileDraft(layout_, chunk_, direction_, costs_, scratch_.take_tile_list());
+  }
+
+  Candidate balanced(TileDraft home, const PassSwitches& passes, double epsilon,
+                     bool keys_in_time = false) {
+    Candidate candidate{std::move(home), {}, {}};
     TileDraft& draft = candidate.draft;
     if (passes.bands) {
       timed("bands", [&] { candidate.changed.bands = place_in_bands(&draft); });
     }
-    if (passes.balance || home_is_incomplete()) {
+    if (passes.balance || home_is_incomplete_) {
       timed("balance", [&] { balance(epsilon, &draft, keys_in_time); });
     }
     if (passes.tiles) {
@@ -123,9 +130,6 @@ class Planner {
     timed("launch", [&] { fill_launches(candidate->draft.pass_costs().attention, &routed); });
     timed("predict", [&] { candidate->prediction = predict(layout_, routed, costs_, legs); });
   }
-
-  // Whether some tile's home is no server: then there is no home plan.
-  bool home_is_incomplete() const { return home_.has_unplaced(); }
 
   double bytes_over_cap(const Candidate& candidate) const {
     if (costs_.memory_cap_bytes <= 0) return 0;
@@ -178,7 +182,7 @@ class Planner {
   void try_without(bool PassSwitches::*pass, PassSwitches* passes, Candidate* best) {
     if (!(best->changed.*pass)) return;
     passes->*pass = false;
-    if (!keep_better(balanced(*passes, options_.epsilon), best)) passes->*pass = true;
+    if (!keep_better(balanced(home_draft(), *passes, options_.epsilon), best)) passes->*pass = true;
   }
 
   // Servers that wait for keys may be few: then the others had better take their work.
@@ -186,32 +190,32 @@ class Planner {
     if (!passes.balance) return;
     for (const double epsilon : kTimelyTolerances) {
       if (epsilon <= options_.epsilon || !best->is_exposed(kLateShare)) continue;
-      keep_better(balanced(passes, epsilon, /*keys_in_time=*/true), best);
+      keep_better(balanced(home_draft(), passes, epsilon, /*keys_in_time=*/true), best);
     }
   }
 
   void try_wider_tolerances(const PassSwitches& passes, Candidate* best) {
     for (const double epsilon : kWiderTolerances) {
       if (epsilon <= options_.epsilon) continue;
-      if (!keep_better(balanced(passes, epsilon), best)) return;
+      if (!keep_better(balanced(home_draft(), passes, epsilon), best)) return;
     }
   }
 
   void prefer_home(Candidate* best) {
-    if (home_is_incomplete()) return;
+    if (home_is_incomplete_) return;
     double busiest_s = 0;
     for (int rank = 0; rank < layout_.num_ranks(); ++rank) {
       const auto idx = static_cast<size_t>(rank);
       const double base = costs_.base_s.empty() ? 0 : costs_.base_s[idx];
-      if (home_.load_s(rank) > 0) {
-        busiest_s = std::max(busiest_s, base + home_.load_s(rank) / costs_.speed[idx]);
+      if (home_load_s_[idx] > 0) {
+        busiest_s = std::max(busiest_s, base + home_load_s_[idx] / costs_.speed[idx]);
       }
     }
     // The home plan's makespan is at least that: no need to look closer.
     if (best->prediction.makespan_s < busiest_s && bytes_over_cap(*best) <= 0) return;
     for (const bool relay : {false, true}) {
       if (relay && !options_.passes.relay) continue;
-      Candidate home = routed(home_, relay);
+      Candidate home = routed(home_draft(), relay);
       if (!is_better(*best, home)) std::swap(*best, home);
     }
   }
@@ -219,19 +223,20 @@ class Planner {
   // Move by move from several beginnings, since each ends where no single move helps: the best plan
   // so far, the home plan, and everything on one server.
   void refine_small(Candidate* best) {
-    const double bound_s = lower_bound_s(layout_, home_.chunk(), home_.direction(), costs_);
+    const double bound_s = lower_bound_s(layout_, chunk_, direction_, costs_);
     const auto is_near_bound = [&] {
       return best->prediction.makespan_s <= (1 + kNearBound) * bound_s;
     };
     const auto makespan_of = [&](const TileDraft& trial) {
       return routed(trial, /*relay=*/false).prediction.makespan_s;
     };
+    const TileDraft home = home_draft();
     std::vector<TileDraft> beginnings = {best->draft};
-    if (!home_is_incomplete()) beginnings.push_back(home_);
+    if (!home_is_incomplete_) beginnings.push_back(home);
     for (int rank = 0; rank < layout_.num_ranks(); ++rank) {
-      if (!home_.is_server(rank)) continue;
-      beginnings.push_back(home_);
-      for (size_t idx = 0; idx < home_.tiles().size(); ++idx) beginnings.back().place(idx, rank);
+      if (!home.is_server(rank)) continue;
+      beginnings.push_back(home);
+      for (size_t idx = 0; idx < home.tiles().size(); ++idx) beginnings.back().place(idx, rank);
     }
     int trials = kMaxTrials;
     for (TileDraft& draft : beginnings) {
@@ -245,7 +250,10 @@ class Planner {
   const PlanningCosts& costs_;
   const AttentionPlannerOptions& options_;
   PlannerScratch& scratch_;
-  TileDraft home_;  // as it is at first: copies are worked on
+  const int chunk_;
+  const Direction direction_;
+  std::vector<double> home_load_s_;
+  bool home_is_incomplete_ = false;  // some tile's home is no server: there is no home plan
   std::vector<PassTime> times_;
 };
 

@@ -50,16 +50,17 @@ void BalanceSupplies::collect(double mean_deficit_s) {
 void BalanceSupplies::find_strays() {
   guests_.clear();
   stray_offers_.clear();
-  draft_.for_each_stray([&](size_t idx) {
+  for (const size_t idx : draft_.touched()) {
+    if (!draft_.is_stray(idx)) continue;
     const Tile& tile = draft_.tile(idx);
     if (tile.server == kUnplaced) {
       supplies_.push_back({idx, tile.cost_s});
-      return;
+      continue;
     }
     if (tile.server != tile.home) guests_.emplace_back(tile.document, tile.server);
     const double surplus_s = surplus_s_[static_cast<size_t>(tile.server)];
     if (surplus_s > 0) stray_offers_.push_back(offer_of(idx, surplus_s));
-  });
+  }
   std::sort(guests_.begin(), guests_.end());
   guests_.erase(std::unique(guests_.begin(), guests_.end()), guests_.end());
   std::sort(stray_offers_.begin(), stray_offers_.end(),

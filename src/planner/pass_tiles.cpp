@@ -25,14 +25,20 @@ bool follows(const Tile& tile, const Tile& next) {
          tile.queries.end == next.queries.begin;
 }
 
-// Tiles that may share keys: all but whole documents at home (that is nearly all tiles), by
-// document and queries.
+// Tiles that may share keys, by document and queries: all but those at home with the first queries
+// of their document, as nearly all are. A tile that nobody touched lacks those only if its document
+// came from the rank before.
 std::vector<size_t> candidates(const TileDraft& draft) {
   std::vector<size_t> found;
-  for (size_t idx = 0; idx < draft.tiles().size(); ++idx) {
+  const auto consider = [&](size_t idx) {
     const Tile& tile = draft.tile(idx);
-    if (tile.server == kUnplaced || (tile.server == tile.home && tile.queries.begin == 0)) continue;
+    if (tile.server == kUnplaced || (tile.server == tile.home && tile.queries.begin == 0)) return;
     found.push_back(idx);
+  };
+  for (const size_t idx : draft.touched()) consider(idx);
+  for (int rank = 0; rank < draft.num_ranks(); ++rank) {
+    const IndexRange own = draft.first_tiles(rank);
+    if (own.begin < own.end && !draft.is_touched(own.begin)) consider(own.begin);
   }
   std::sort(found.begin(), found.end(), [&](size_t one, size_t other) {
     const Tile& a = draft.tile(one);

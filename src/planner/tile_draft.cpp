@@ -36,7 +36,10 @@ TileDraft::TileDraft(const TokenLayout& layout, int chunk, Direction direction,
   const Range line = layout.chunk(chunk);
   if (line.empty()) return;
   int32_t document = layout.document_at(line.begin);
-  tiles_.reserve(static_cast<size_t>(layout.document_at(line.end - 1) - document + num_ranks()));
+  // And as many as passes may add to a server.
+  constexpr int kAddedToEach = 8;
+  tiles_.reserve(static_cast<size_t>(layout.document_at(line.end - 1) - document +
+                                     (1 + kAddedToEach) * num_ranks()));
   for (int rank = 0; rank < num_ranks(); ++rank) {
     const Range piece = layout.piece(chunk, rank);
     const int server = is_server(rank) ? rank : kUnplaced;
@@ -50,21 +53,20 @@ TileDraft::TileDraft(const TokenLayout& layout, int chunk, Direction direction,
     }
     first_tile_[static_cast<size_t>(rank) + 1] = tiles_.size();
   }
+  is_touched_.assign(tiles_.size(), 0);
+  for (size_t idx = 0; num_unplaced_ > 0 && idx < tiles_.size(); ++idx) {
+    if (tiles_[idx].server == kUnplaced) touch(idx);
+  }
 }
-
-TileDraft::TileDraft(const TileDraft& like, std::vector<Tile> tiles)
-    : layout_(like.layout_),
-      costs_(like.costs_),
-      chunk_(like.chunk_),
-      direction_(like.direction_),
-      tiles_(std::move(tiles)),
-      first_tile_(like.first_tile_),
-      load_s_(like.load_s_),
-      total_s_(like.total_s_),
-      num_unplaced_(like.num_unplaced_) {}
 
 double TileDraft::cost_s(const Tile& tile, const Range& queries) const {
   return cost_s(queries, visible_keys(tile.keys, queries.end));
+}
+
+void TileDraft::touch(size_t idx) {
+  if (idx >= is_touched_.size() || is_touched_[idx] != 0) return;
+  is_touched_[idx] = 1;
+  touched_.push_back(idx);
 }
 
 void TileDraft::add_load(const Tile& tile) {
@@ -88,10 +90,12 @@ void TileDraft::remove_load(const Tile& tile) {
 void TileDraft::add(Tile tile) {
   tile.cost_s = cost_s(tile.queries, tile.keys);
   add_load(tile);
+  touched_.push_back(tiles_.size());
   tiles_.push_back(tile);
 }
 
 void TileDraft::place(size_t idx, int server) {
+  touch(idx);
   Tile& tile = tiles_[idx];
   remove_load(tile);
   tile.server = server;
@@ -99,6 +103,7 @@ void TileDraft::place(size_t idx, int server) {
 }
 
 void TileDraft::reshape(size_t idx, const Range& queries, const Range& keys) {
+  touch(idx);
   Tile& tile = tiles_[idx];
   remove_load(tile);
   tile.queries = queries;
@@ -108,6 +113,9 @@ void TileDraft::reshape(size_t idx, const Range& queries, const Range& keys) {
 }
 
 void TileDraft::replace_document(int32_t document, const std::vector<Tile>& tiles) {
+  const std::vector<char> was_touched = std::move(is_touched_);
+  is_touched_.clear();
+  touched_.clear();
   size_t kept = 0;
   size_t idx = 0;
   const auto keep_others = [&](size_t end) {
@@ -115,6 +123,8 @@ void TileDraft::replace_document(int32_t document, const std::vector<Tile>& tile
       if (tiles_[idx].document == document) {
         remove_load(tiles_[idx]);
       } else {
+        if (idx < was_touched.size()) is_touched_.push_back(was_touched[idx]);
+        if (idx >= was_touched.size() || was_touched[idx] != 0) touched_.push_back(kept);
         tiles_[kept++] = tiles_[idx];
       }
     }
@@ -130,6 +140,8 @@ void TileDraft::replace_document(int32_t document, const std::vector<Tile>& tile
 
 void TileDraft::replace_all(const std::vector<Tile>& tiles) {
   tiles_.clear();
+  touched_.clear();
+  is_touched_.clear();
   first_tile_.assign(first_tile_.size(), 0);
   load_s_.assign(load_s_.size(), 0.0);
   total_s_ = 0;
@@ -158,13 +170,6 @@ void TileDraft::give_queries(size_t idx, const Range& queries, int server) {
   }
   reshape(idx, kept, kept_keys);
   if (!given.keys.empty()) add(given);
-}
-
-TileDraft TileDraft::to_work_on(std::vector<Tile> room) const {
-  room.clear();
-  room.reserve(tiles_.size() + 8 * load_s_.size());
-  room.insert(room.end(), tiles_.begin(), tiles_.end());
-  return TileDraft(*this, std::move(room));
 }
 
 }  // namespace longspan

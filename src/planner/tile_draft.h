@@ -61,12 +61,17 @@ class TileDraft {
     const auto idx = static_cast<size_t>(rank);
     return {first_tile_[idx], first_tile_[idx + 1]};
   }
-  IndexRange added_tiles() const { return {first_tile_.back(), tiles_.size()}; }
-  // Calls use(idx) for every tile that is not where it was cut: on another server, or added.
-  template <typename Use>
-  void for_each_stray(const Use& use) const;
+  // Tiles that were added, cut or moved since the draft was made, each once, and those whose home
+  // is no server.
+  const std::vector<size_t>& touched() const { return touched_; }
+  bool is_touched(size_t idx) const { return idx >= is_touched_.size() || is_touched_[idx] != 0; }
+  // Whether the tile is not where it was cut: on another server, or added.
+  bool is_stray(size_t idx) const {
+    return idx >= first_tile_.back() || tiles_[idx].server != tiles_[idx].home;
+  }
   bool is_server(int rank) const { return costs_->speed[static_cast<size_t>(rank)] > 0; }
   double load_s(int rank) const { return load_s_[static_cast<size_t>(rank)]; }
+  const std::vector<double>& loads_s() const { return load_s_; }
   // Whether some tile is on no server: then its home is none.
   bool has_unplaced() const { return num_unplaced_ > 0; }
   // Of all tiles, placed or not.
@@ -89,15 +94,11 @@ class TileDraft {
   void replace_document(int32_t document, const std::vector<Tile>& tiles);
   void replace_all(const std::vector<Tile>& tiles);
 
-  // A copy that passes may cut without moving all tiles again.
-  TileDraft to_work_on(std::vector<Tile> room = {}) const;
   // The memory of a draft that is done with.
   std::vector<Tile> take_room() { return std::move(tiles_); }
 
  private:
-  // With other tiles of the same loads.
-  TileDraft(const TileDraft& like, std::vector<Tile> tiles);
-
+  void touch(size_t idx);
   void add_load(const Tile& tile);
   void remove_load(const Tile& tile);
 
@@ -107,21 +108,12 @@ class TileDraft {
   Direction direction_;
   std::vector<Tile> tiles_;
   std::vector<size_t> first_tile_;  // of each rank's piece; one more at the end
+  std::vector<size_t> touched_;
+  std::vector<char> is_touched_;  // of each first tile
   std::vector<double> load_s_;
   double total_s_ = 0;
   int64_t num_unplaced_ = 0;
 };
-
-template <typename Use>
-void TileDraft::for_each_stray(const Use& use) const {
-  for (int rank = 0; rank < num_ranks(); ++rank) {
-    const IndexRange own = first_tiles(rank);
-    for (size_t idx = own.begin; idx < own.end; ++idx) {
-      if (tiles_[idx].server != rank) use(idx);
-    }
-  }
-  for (size_t idx = first_tile_.back(); idx < tiles_.size(); ++idx) use(idx);
-}
 
 // Makes one task of both, if that covers the same pairs: neighbouring queries that see all keys
 // from the same first one on, or the same queries with neighbouring keys. False if it cannot.

@@ -39,14 +39,16 @@ class Guests {
  public:
   explicit Guests(const TileDraft& draft) : begin_(static_cast<size_t>(draft.num_ranks()) + 1, 0) {
     LONGSPAN_CHECK(!draft.has_unplaced(), "some tiles are on no server");
-    draft.for_each_stray([&](size_t idx) { ++begin_[after(draft.tile(idx))]; });
+    for (const size_t idx : draft.touched()) {
+      if (draft.is_stray(idx)) ++begin_[static_cast<size_t>(draft.tile(idx).server) + 1];
+    }
     for (size_t rank = 1; rank < begin_.size(); ++rank) begin_[rank] += begin_[rank - 1];
     tiles_.resize(begin_.back());
     std::vector<size_t> next(begin_.begin(), begin_.end() - 1);
-    draft.for_each_stray([&](size_t idx) {
+    for (const size_t idx : draft.touched()) {
       const Tile& tile = draft.tile(idx);
-      tiles_[next[static_cast<size_t>(tile.server)]++] = &tile;
-    });
+      if (draft.is_stray(idx)) tiles_[next[static_cast<size_t>(tile.server)]++] = &tile;
+    }
     for (size_t rank = 0; rank + 1 < begin_.size(); ++rank) {
       std::sort(tiles_.begin() + static_cast<std::ptrdiff_t>(begin_[rank]),
                 tiles_.begin() + static_cast<std::ptrdiff_t>(begin_[rank + 1]),
@@ -59,8 +61,6 @@ class Guests {
   }
 
  private:
-  static size_t after(const Tile& tile) { return static_cast<size_t>(tile.server) + 1; }
-
   std::vector<const Tile*> tiles_;
   std::vector<size_t> begin_;  // of each server; one more at the end
 };

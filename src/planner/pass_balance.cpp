@@ -5,6 +5,7 @@
 
 #include "planner/balance_supplies.h"
 #include "planner/guest_memory.h"
+#include "planner/least_loaded.h"
 #include "planner/tile_borders.h"
 
 namespace longspan {
@@ -48,6 +49,7 @@ class Balancer {
         ranks_(static_cast<size_t>(draft->num_ranks())),
         levels_(*draft, epsilon),
         supplies_(*draft, levels_),
+        least_loaded_(*draft, levels_),
         memory_(*draft) {
     const auto per_node = static_cast<size_t>(draft->costs().links.servers_per_node);
     node_of_.reserve(ranks_);
@@ -58,6 +60,7 @@ class Balancer {
   // have moved.
   bool run_round(double slack) {
     levels_.set(slack);
+    least_loaded_.forget();
     if (!anybody_gives()) return false;
     memory_.recount();
     order_receivers();
@@ -204,34 +207,21 @@ class Balancer {
 
   size_t node(int rank) const { return node_of_[static_cast<size_t>(rank)]; }
 
-  int least_loaded() const {
-    int best = kUnplaced;
-    double most = 0;
-    for (int rank = 0; rank < draft_.num_ranks(); ++rank) {
-      if (!draft_.is_server(rank)) continue;
-      const double relative = deficit_s(rank) / draft_.costs().speed[static_cast<size_t>(rank)];
-      if (best != kUnplaced && relative <= most) continue;
-      best = rank;
-      most = relative;
-    }
-    return best;
-  }
-
   // Whether its server has more than a row of tiles, and more than a little, too much.
-  bool has_row_too_much(const Tile& tile) const {
+  bool has_row_too_much(const Tile& tile, double row_s) const {
     const double target = levels_.target_s(tile.server);
-    return -deficit_s(tile.server) > std::max(row_cost_s(draft_, tile), kLeastSurplus * target);
+    return -deficit_s(tile.server) > std::max(row_s, kLeastSurplus * target);
   }
 
   // Where every server lacks less than half a row of tiles, but the giver has more than a whole one
   // too much: whether the busier of the two is less busy once a row has moved.
-  bool gains_by_one_row(const Tile& tile, int receiver) const {
+  bool gains_by_one_row(const Tile& tile, double row_s, int receiver) const {
     const auto busy_s = [&](int rank, double more_s) {
       return (draft_.load_s(rank) + more_s) / draft_.costs().speed[static_cast<size_t>(rank)] +
              levels_.base_s(rank);
     };
     return receiver != tile.server &&
-           busy_s(receiver, row_cost_s(draft_, tile)) < (1 - kLeastGain) * busy_s(tile.server, 0);
+           busy_s(receiver, row_s) < (1 - kLeastGain) * busy_s(tile.server, 0);
   }
 
   void deal(const SupplyGroup& group) {
@@ -247,17 +237,18 @@ class Balancer {
     double left_s = supply.amount_s;
     while (true) {
       const Tile tile = draft_.tile(idx);
-      const double least_s = row_cost_s(draft_, tile) / 2;
+      const double row_s = row_cost_s(draft_, tile);
+      const double least_s = row_s / 2;
       if (!must_place && left_s < least_s) return;
       int receiver = pick_receiver(tile, left_s, must_place ? 0 : least_s);
       double amount_s = left_s;
       if (receiver != kUnplaced) {
         amount_s = std::min(left_s, deficit_s(receiver));
       } else {
-        if (!must_place && (keys_in_time_ || !has_row_too_much(tile))) return;
-        receiver = least_loaded();
-        if (!must_place && !gains_by_one_row(tile, receiver)) return;
-        if (!must_place) amount_s = row_cost_s(draft_, tile);
+        if (!must_place && (keys_in_time_ || !has_row_too_much(tile, row_s))) return;
+        receiver = least_loaded_.rank();
+        if (!must_place && !gains_by_one_row(tile, row_s, receiver)) return;
+        if (!must_place) amount_s = row_s;
       }
       const Range given = stretch(tile, amount_s, from_begin, must_place);
       if (given.empty()) return;
@@ -267,6 +258,8 @@ class Balancer {
         continue;
       }
       draft_.give_queries(idx, given, receiver);
+      least_loaded_.note_change(receiver);
+      if (tile.server != kUnplaced) least_loaded_.note_change(tile.server);
       keys_s_[static_cast<size_t>(receiver)] += keys_s(visible_keys(tile.keys, given.end));
       node_document_[node(receiver)] = tile.document;
       if (given == tile.queries) return;
@@ -312,6 +305,7 @@ class Balancer {
   const size_t ranks_;
   BalanceLevels levels_;
   BalanceSupplies supplies_;
+  LeastLoaded least_loaded_;
   std::vector<size_t> node_of_;  // of each rank: no division for each question
   double mean_deficit_s_ = 0;
   GuestMemory memory_;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "planner/direct_routing.h"
+#include "planner/least_loaded.h"
 #include "planner/pass_balance.h"
 #include "planner/pass_bands.h"
 #include "planner/pass_tiles.h"
@@ -73,6 +74,36 @@ TEST(PassBalance, UnequalSpeedsAndBaseTimesMeetOneLevel) {
         << "rank " << rank;
   }
   EXPECT_EQ(draft.load_s(2), 0);
+}
+
+TEST(LeastLoaded, IsTheServerThatLacksMostForItsSpeed) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    RandomStream random(seed, "least loaded");
+    const TokenLayout layout = random_layout(random, {.max_documents = 60, .max_ranks = 70});
+    PlanningCosts costs = alike_costs(layout.num_ranks());
+    for (double& speed : costs.speed) speed = static_cast<double>(random.below(3));
+    costs.speed[random.below(costs.speed.size())] = 1;
+    TileDraft draft(layout, 0, Direction::kForward, costs);
+    BalanceLevels levels(draft, 0.01);
+    levels.set(0);
+    LeastLoaded least_loaded(draft, levels);
+    for (int move = 0; move < 40 && !draft.tiles().empty(); ++move) {
+      int expected = kUnplaced;
+      double most = 0;
+      for (int rank = 0; rank < draft.num_ranks(); ++rank) {
+        if (!draft.is_server(rank)) continue;
+        const double lacks = levels.deficit_s(rank) / costs.speed[static_cast<size_t>(rank)];
+        if (expected != kUnplaced && lacks <= most) continue;
+        expected = rank;
+        most = lacks;
+      }
+      ASSERT_EQ(least_loaded.rank(), expected) << "seed " << seed;
+      const size_t tile = random.below(draft.tiles().size());
+      if (draft.tile(tile).server != kUnplaced) least_loaded.note_change(draft.tile(tile).server);
+      draft.place(tile, expected);
+      least_loaded.note_change(expected);
+    }
+  }
 }
 
 // Documents so long that the keys of one fill the window: no server may settle the remainders of

@@ -279,31 +279,47 @@ int64_t RelayWays::count_parts(const SharedStretch& stretch, int64_t copies) con
 
 void RelayWays::relay_part(const SharedStretch& stretch, const Range& line, size_t copies) {
   const double bytes = weight(stretch.kind, line.size());
-  for (Group& group : room_.stretch_groups) {
-    group.entry =
-        *std::min_element(group.takers.begin(), group.takers.end(),
-                          [&](int one, int other) { return received(one) < received(other); });
-    group.entry_sent_bytes = sent(group.entry);
-    received(group.entry) += bytes;
-  }
-  if (copies < room_.stretch_groups.size()) {
-    std::sort(room_.stretch_groups.begin(), room_.stretch_groups.end(),
-              [](const Group& one, const Group& other) {
-                return one.entry_sent_bytes != other.entry_sent_bytes
-                           ? one.entry_sent_bytes < other.entry_sent_bytes
-                           : one.entry < other.entry;
-              });
-  }
   const Parcel parcel = parcel_of(stretch, line);
-  for (size_t idx = 0; idx < room_.stretch_groups.size(); ++idx) {
-    const Group& group = room_.stretch_groups[idx];
-    const bool from_home = idx < copies;
-    const int source = from_home ? stretch.home : room_.stretch_groups[idx % copies].entry;
-    if (!from_home) sent(source) += bytes;
-    const size_t round = from_home ? 0 : 1;
-    send(source, group.entry, parcel, round, far_link_);
-    for (const int taker : group.takers) {
-      if (taker == group.entry) continue;
+  const std::span<Group> groups = room_.stretch_groups;
+  if (copies == groups.size()) {
+    for (Group& group : groups) {
+      pick_entry(bytes, &group);
+      send_to(group, stretch.home, parcel, 0);
+    }
+    return;
+  }
+  for (Group& group : groups) pick_entry(bytes, &group);
+  std::sort(groups.begin(), groups.end(), [](const Group& one, const Group& other) {
+    return one.entry_sent_bytes != other.entry_sent_bytes
+               ? one.entry_sent_bytes < other.entry_sent_bytes
+               : one.entry < other.entry;
+  });
+  for (const Group& group : groups.first(copies)) send_to(group, stretch.home, parcel, 0);
+  size_t next_source = 0;
+  for (const Group& group : groups.subspan(copies)) {
+    const int source = groups[next_source].entry;
+    if (++next_source == copies) next_source = 0;
+    sent(source) += bytes;
+    send_to(group, source, parcel, 1);
+  }
+}
+
+// The taker that received least so far.
+void RelayWays::pick_entry(double bytes, Group* group) {
+  int entry = group->takers.front();
+  for (const int taker : group->takers.subspan(1)) {
+    if (received(taker) < received(entry)) entry = taker;
+  }
+  group->entry = entry;
+  group->entry_sent_bytes = sent(entry);
+  received(entry) += bytes;
+}
+
+// To the entry from outside, and inside the node in the round after.
+void RelayWays::send_to(const Group& group, int source, const Parcel& parcel, size_t round) {
+  send(source, group.entry, parcel, round, far_link_);
+  for (const int taker : group.takers) {
+    if (taker != group.entry) {
       send(group.entry, taker, parcel, round + 1, RoundLoads::kInsideNode);
     }
   }

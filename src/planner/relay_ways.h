@@ -72,6 +72,8 @@ class RelayWays {
   void relay(const SharedStretch& stretch, const RelayTakers& takers);
   int64_t count_parts(const SharedStretch& stretch, int64_t copies) const;
   void relay_part(const SharedStretch& stretch, const Range& line, size_t copies);
+  void pick_entry(double bytes, Group* group);
+  void send_to(const Group& group, int source, const Parcel& parcel, size_t round);
   Parcel parcel_of(const SharedStretch& stretch, const Range& line) const;
   void send(int source, int destination, const Parcel& parcel, size_t round, RoundLoads::Link link);
   void add_load(const Transfer& transfer);

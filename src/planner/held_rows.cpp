@@ -75,16 +75,22 @@ class Touches {
   bool operator()(const Range& range) {
     if (ranges_.empty()) return false;
     // The first range that ends after the begin is the one found last, the next, or to be searched.
-    if (!is_first_after(range.begin) && (++at_, !is_first_after(range.begin))) {
-      const auto found =
-          std::lower_bound(ranges_.begin(), ranges_.end(), range.begin,
-                           [](const Range& part, int64_t begin) { return part.end <= begin; });
-      at_ = static_cast<size_t>(found - ranges_.begin());
-    }
+    if (!is_first_after(range.begin) && (++at_, !is_first_after(range.begin))) search(range.begin);
     return at_ < ranges_.size() && ranges_[at_].begin < range.end;
   }
 
  private:
+  // Halves without branches, which nobody could predict here.
+  void search(int64_t begin) {
+    at_ = 0;
+    for (size_t left = ranges_.size(); left > 1;) {
+      const size_t half = left / 2;
+      at_ += ranges_[at_ + half - 1].end <= begin ? half : 0;
+      left -= half;
+    }
+    at_ += ranges_[at_].end <= begin ? 1 : 0;
+  }
+
   bool is_first_after(int64_t begin) const {
     return at_ < ranges_.size() && ranges_[at_].end > begin &&
            (at_ == 0 || ranges_[at_ - 1].end <= begin);

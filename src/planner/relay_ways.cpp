@@ -26,6 +26,12 @@ constexpr int64_t kMostParts = 8;
 
 }  // namespace
 
+inline void RelayWays::send(int source, int destination, const Parcel& parcel, size_t round,
+                            RoundLoads::Link link) {
+  room_.hops[round].push_back({source, destination, parcel.kind, parcel.line, false});
+  loads_[round].add(source, destination, link, parcel.bytes);
+}
+
 RelayWays::RelayWays(const TokenLayout& layout, const PlanningCosts& costs, Direction direction,
                      const std::vector<Transfer>& transfers, RelayScratch* scratch)
     : layout_(layout),
@@ -329,12 +335,6 @@ RelayWays::Parcel RelayWays::parcel_of(const SharedStretch& stretch, const Range
   const RoundLoads::Legs& row = shared_row_bytes_[stretch.kind == RowKind::kQuery ? 0 : 1];
   const auto rows = static_cast<double>(line.size());
   return {stretch.kind, line, {rows * row.out, rows * row.back}};
-}
-
-void RelayWays::send(int source, int destination, const Parcel& parcel, size_t round,
-                     RoundLoads::Link link) {
-  room_.hops[round].push_back({source, destination, parcel.kind, parcel.line, false});
-  loads_[round].add(source, destination, link, parcel.bytes);
 }
 
 // Of rows with one taker.

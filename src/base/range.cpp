@@ -4,17 +4,21 @@ namespace longspan {
 
 std::vector<Range> normalize(std::vector<Range> ranges) {
   std::erase_if(ranges, [](const Range& range) { return range.empty(); });
-  std::sort(ranges.begin(), ranges.end(),
-            [](const Range& a, const Range& b) { return a.begin < b.begin; });
-  std::vector<Range> joined;
+  const auto begins_before = [](const Range& a, const Range& b) { return a.begin < b.begin; };
+  // Many lists come in order.
+  if (!std::is_sorted(ranges.begin(), ranges.end(), begins_before)) {
+    std::sort(ranges.begin(), ranges.end(), begins_before);
+  }
+  size_t joined = 0;
   for (const Range& range : ranges) {
-    if (!joined.empty() && range.begin <= joined.back().end) {
-      joined.back().end = std::max(joined.back().end, range.end);
+    if (joined > 0 && range.begin <= ranges[joined - 1].end) {
+      ranges[joined - 1].end = std::max(ranges[joined - 1].end, range.end);
     } else {
-      joined.push_back(range);
+      ranges[joined++] = range;
     }
   }
-  return joined;
+  ranges.resize(joined);
+  return ranges;
 }
 
 std::vector<Range> subtract(const std::vector<Range>& ranges, const std::vector<Range>& holes) {

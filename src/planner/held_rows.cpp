@@ -174,15 +174,23 @@ RowsWithOtherParts rows_with_other_parts_if_direct(const TokenLayout& layout,
   return rows;
 }
 
-void mark_partial_transfers(const RowsWithOtherParts& rows, AttentionPlan* plan) {
+void mark_more_partial_transfers(const RowsWithOtherParts& rows, std::vector<Round>* back) {
   Touches queries(rows.queries);
   Touches keys(rows.keys);
-  for (Round& round : plan->back) {
+  for (Round& round : *back) {
     for (Transfer& transfer : round.transfers) {
+      if (transfer.partial) continue;
       Touches& touches = transfer.kind == RowKind::kQuery ? queries : keys;
       transfer.partial = touches(transfer.line);
     }
   }
+}
+
+void mark_partial_transfers(const RowsWithOtherParts& rows, AttentionPlan* plan) {
+  for (Round& round : plan->back) {
+    for (Transfer& transfer : round.transfers) transfer.partial = false;
+  }
+  mark_more_partial_transfers(rows, &plan->back);
 }
 
 void mark_partial_transfers(const TokenLayout& layout, AttentionPlan* plan) {

@@ -49,5 +49,7 @@ RowsWithOtherParts rows_with_other_parts_if_direct(const TokenLayout& layout,
 // Sets Transfer::partial on the back leg: true where a row of the transfer has other parts.
 void mark_partial_transfers(const RowsWithOtherParts& rows, AttentionPlan* plan);
 void mark_partial_transfers(const TokenLayout& layout, AttentionPlan* plan);
+// Of a back leg on which some transfers are known to be partial.
+void mark_more_partial_transfers(const RowsWithOtherParts& rows, std::vector<Round>* back);
 
 }  // namespace longspan

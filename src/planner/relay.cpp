@@ -37,9 +37,13 @@ bool relay_rows(const TokenLayout& layout, const PlanningCosts& costs, RoutedPla
   if (!ways.find()) return false;
   std::vector<Round> out = ways.rounds();
   std::vector<Round> back = mirrored(ranks, plan->direction, out);
+  mark_more_partial_transfers(routed->other_parts, &back);
+  // That is said of results only.
+  for (Round& round : out) {
+    for (Transfer& transfer : round.transfers) transfer.partial = false;
+  }
   plan->out.swap(out);
   plan->back.swap(back);
-  mark_partial_transfers(routed->other_parts, plan);
   LegClocks now = play_legs(*plan, costs);
   // A much lower peak is worth a little lateness.
   if (now.late_s(window) + peak_s(now, costs.links, ranks) >

@@ -28,7 +28,8 @@ constexpr int64_t kMostParts = 8;
 
 inline void RelayWays::send(int source, int destination, const Parcel& parcel, size_t round,
                             RoundLoads::Link link) {
-  room_.hops[round].push_back({source, destination, parcel.kind, parcel.line, false});
+  // Several take the rows, so results have several parts.
+  room_.hops[round].push_back({source, destination, parcel.kind, parcel.line, true});
   loads_[round].add(source, destination, link, parcel.bytes);
 }
 
@@ -126,6 +127,7 @@ void RelayWays::join_neighbours(std::vector<Transfer>* transfers) const {
   for (size_t idx = 1; idx < transfers->size(); ++idx) {
     if (goes_on((*transfers)[last], (*transfers)[idx])) {
       (*transfers)[last].line.end = (*transfers)[idx].line.end;
+      (*transfers)[last].partial |= (*transfers)[idx].partial;
     } else {
       (*transfers)[++last] = (*transfers)[idx];
     }

@@ -39,7 +39,8 @@ class RelayWays {
   // Returns whether any rows take another way.
   bool find();
 
-  // The out leg in wire order, neighbouring rows of one pair of ranks joined. Once, after find().
+  // The out leg in wire order, neighbouring rows of one pair of ranks joined; transfers of shared
+  // rows are marked partial, for the way back. Once, after find().
   std::vector<Round> rounds();
 
  private:

@@ -94,7 +94,7 @@ class Router {
     // Tiles that all have every key of their queries leave no partial results forward.
     if (plan_.direction == Direction::kBackward || splits_keys_) {
       routed_.other_parts = rows_with_other_parts_if_direct(layout_, plan_);
-      mark_partial_transfers(routed_.other_parts, &plan_);
+      mark_more_partial_transfers(routed_.other_parts, &plan_.back);
     }
     return std::move(routed_);
   }

@@ -10,7 +10,7 @@ namespace longspan {
 namespace {
 
 // Of the documents whose cost stands in a table: most of any stream, few enough to make quickly.
-constexpr int64_t kShortTokens = 2048;
+constexpr int64_t kShortTokens = 4096;
 
 }  // namespace
 

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "baselines/registry.h"
 #include "planner/dispatch_layout.h"
+#include "planner/planner_scratch.h"
 
 namespace longspan {
 namespace {
@@ -82,7 +83,8 @@ class Study {
   PlannedAttention plan(const TokenLayout& layout, int chunk, Direction direction,
                         const PlanningCosts& costs) {
     const auto start = Clock::now();
-    PlannedAttention planned = plan_attention(layout, chunk, direction, costs, request_.planner);
+    PlannedAttention planned =
+        plan_attention(layout, chunk, direction, costs, request_.planner, &scratch_);
     const DispatchLayout dispatch = dispatch_layout(layout, planned.plan);
     const double plan_s = seconds_since(start);
     LONGSPAN_CHECK(dispatch.servers.size() == planned.plan.servers.size(), "dispatch of ",
@@ -112,6 +114,7 @@ class Study {
   }
 
   const PlanRequest& request_;
+  PlannerScratch scratch_;  // kept from batch to batch, as a run keeps it
   FigureLists ours_;
   std::vector<FigureLists> baseline_figures_;
   std::vector<double> worst_ratios_;

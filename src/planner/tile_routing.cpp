@@ -154,9 +154,16 @@ class Router {
       const int64_t line = layout_.document(tile.document).begin;
       const Range keys = shift(tile.keys, line);
       if (tile.document >= next_guest || !piece.contains(keys)) break;
-      grow(shift(tile.queries, line), &query_rows, &query_rows_);
-      grow(keys, &key_rows, &key_rows_);
-      note_split(tile);
+      const Range queries = shift(tile.queries, line);
+      const bool is_whole = tile.keys.begin == 0 && queries == keys;
+      if (is_whole && keys.begin == query_rows.end && keys.begin == key_rows.end) {
+        // The whole next document, as most are.
+        query_rows.end = key_rows.end = keys.end;
+      } else {
+        grow(queries, &query_rows, &query_rows_);
+        grow(keys, &key_rows, &key_rows_);
+        note_split(tile);
+      }
       server->tasks.push_back({tile.document, tile.queries, tile.keys});
       routed_.task_s.seconds.push_back(tile.cost_s);
     }

@@ -143,8 +143,8 @@ std::string position_section(const ReportData& report) {
 
 std::string balance_section(const PlanBalance& balance) {
   const std::string note = text(
-      "Attention of each server, in pairs of tokens as the planner charges them, in the hardest "
-      "chunk of the last step. Max over mean: ",
+      "Attention of each server, in pairs of tokens as the planner charges them, in the chunk of "
+      "the last step that is hardest to balance. Max over mean: ",
       fixed_digits(max_over_mean(balance.before), 2), " with ", balance.before_name, ", ",
       fixed_digits(max_over_mean(balance.after), 2), " as planned. The slowest server sets ",
       "the pace.");

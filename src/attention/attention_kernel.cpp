@@ -157,14 +157,18 @@ AttentionKernelChoice attention_kernel_for(const AttentionShape& shape, at::Scal
   }
   const std::string refusal = flash_attention_refusal(shape, type);
   if (refusal.empty()) {
-    const std::string no_dense = cudnn_attention_refusal(shape, type);
-    if (no_dense.empty()) {
-      return {
-          "cuDNN for squares and rectangles from 1,024 rows, FlashAttention-2 of libtorch for the "
-          "rest",
-          /*fast=*/true, "bfloat16 heads of 64 or 128"};
+    const auto refuses_dense = [&](Direction direction) {
+      return cudnn_attention_refusal(shape, type, direction);
+    };
+    const std::string no_forward = refuses_dense(Direction::kForward);
+    const std::string no_backward = refuses_dense(Direction::kBackward);
+    if (!no_forward.empty()) {
+      return {"FlashAttention-2 of libtorch, packed sequences", /*fast=*/true, no_forward};
     }
-    return {"FlashAttention-2 of libtorch, packed sequences", /*fast=*/true, no_dense};
+    return {text("cuDNN for squares and rectangles from 1,024 rows",
+                 no_backward.empty() ? "" : " in forward",
+                 ", FlashAttention-2 of libtorch for the rest"),
+            /*fast=*/true, no_backward.empty() ? "bfloat16 heads of 64 or 128" : no_backward};
   }
   if (shape.head_width > kGpuWidthMax) {
     throw UserError(text("no attention kernel for GPUs runs heads of width ", shape.head_width,

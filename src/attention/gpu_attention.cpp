@@ -98,12 +98,12 @@ DenseInputs dense_inputs(const AttentionShape& shape, const PackedTiles& tiles,
           .scale = shape.scale};
 }
 
-// The calls for slices whose results go into tensor `result_idx` of the queries. Where results
-// have the type of the inputs, rows have one part each.
+// Where results have the type of the inputs, rows have one part each.
 std::vector<PackedTiles> calls_for(const AttentionShape& shape,
                                    const std::vector<AttentionSlice>& slices,
-                                   const RowStore& queries, size_t result_idx,
-                                   const RowStore& keys) {
+                                   const RowStore& queries, const RowStore& keys,
+                                   Direction direction) {
+  const size_t result_idx = direction == Direction::kForward ? 1 : 4;  // of the queries' tensors
   const at::ScalarType type = queries.tensors(0).at(0).scalar_type();
   bool sums = true;
   const auto check = [&](const RowStore& store, size_t first_result) {
@@ -116,7 +116,7 @@ std::vector<PackedTiles> calls_for(const AttentionShape& shape,
   };
   check(queries, result_idx);
   check(keys, 2);
-  const bool dense = cudnn_attention_refusal(shape, type).empty();
+  const bool dense = cudnn_attention_refusal(shape, type, direction).empty();
   return packed_tiles(slices, {.dense = dense, .split = dense && sums});
 }
 
@@ -322,7 +322,8 @@ void gpu_attention_forward(const AttentionShape& shape, const std::vector<Attent
                            const RowStore& queries, const RowStore& keys) {
   const at::ScalarType type = queries.tensors(0).at(0).scalar_type();
   if (flash_attention_refusal(shape, type).empty()) {
-    return run_forward(shape, calls_for(shape, slices, queries, 1, keys), queries, keys);
+    return run_forward(shape, calls_for(shape, slices, queries, keys, Direction::kForward), queries,
+                       keys);
   }
   for_device_type(type, [&]<typename T>() {
     for (const AttentionSlice& slice : slices) slice_forward<T>(shape, slice, queries, keys);
@@ -333,7 +334,8 @@ void gpu_attention_backward(const AttentionShape& shape, const std::vector<Atten
                             const RowStore& queries, const RowStore& keys) {
   const at::ScalarType type = queries.tensors(0).at(0).scalar_type();
   if (flash_attention_refusal(shape, type).empty()) {
-    return run_backward(shape, calls_for(shape, slices, queries, 4, keys), queries, keys);
+    return run_backward(shape, calls_for(shape, slices, queries, keys, Direction::kBackward),
+                        queries, keys);
   }
   for_device_type(type, [&]<typename T>() {
     for (const AttentionSlice& slice : slices) slice_backward<T>(shape, slice, queries, keys);
@@ -342,7 +344,7 @@ void gpu_attention_backward(const AttentionShape& shape, const std::vector<Atten
 
 namespace {
 
-// One call of that shape in each direction, on zeros.
+// One call of that shape in each direction that uses it, on zeros.
 void run_once(const AttentionShape& shape, const DenseShape& dense, const at::TensorOptions& rows) {
   const at::TensorOptions sums = rows.dtype(at::kFloat);
   const auto filled = [](int64_t count, int64_t heads, int64_t width,
@@ -368,6 +370,7 @@ void run_once(const AttentionShape& shape, const DenseShape& dense, const at::Te
   RowStore keys;
   keys.add({0, key_rows}, {k, k});
   run_forward(shape, {call}, queries, keys);
+  if (!cudnn_attention_refusal(shape, q.scalar_type(), Direction::kBackward).empty()) return;
   RowStore backward_queries;
   backward_queries.add({0, query_rows}, {q, q, lse, lse, row_sums});
   RowStore backward_keys;
@@ -379,9 +382,10 @@ void run_once(const AttentionShape& shape, const DenseShape& dense, const at::Te
 
 int64_t prepare_gpu_attention(const AttentionShape& shape, at::ScalarType type, at::Device device,
                               int64_t rows_max, bool split) {
-  const bool dense =
-      flash_attention_refusal(shape, type).empty() && cudnn_attention_refusal(shape, type).empty();
-  if (!dense) return 0;
+  if (!flash_attention_refusal(shape, type).empty() ||
+      !cudnn_attention_refusal(shape, type, Direction::kForward).empty()) {
+    return 0;
+  }
   const std::vector<DenseShape> shapes = dense_shapes(rows_max, split);
   for (const DenseShape& of_call : shapes) {
     run_once(shape, of_call, at::TensorOptions(type).device(device));

@@ -92,12 +92,13 @@ LibraryGradients flash_backward(const FlashInputs& in, const at::Tensor& d_o, co
   return {std::move(d_q), std::move(d_k), std::move(d_v)};
 }
 
-std::string cudnn_attention_refusal(const AttentionShape& shape, at::ScalarType type) {
+std::string cudnn_attention_refusal(const AttentionShape& shape, at::ScalarType type,
+                                    Direction direction) {
   if (type != at::kBFloat16) return "cuDNN's attention runs in bfloat16";
   if (shape.head_width != 64 && shape.head_width != 128) {
     return "cuDNN's attention is used for heads of 64 and 128";
   }
-  if (at::globalContext().deterministicAlgorithms()) {
+  if (direction == Direction::kBackward && at::globalContext().deterministicAlgorithms()) {
     return "cuDNN's backward has other bits on repeat, and run.deterministic is on";
   }
   return "";

@@ -23,6 +23,7 @@
 
 #include <string>
 
+#include "cost/direction.h"
 #include "kernels/attention_shape.h"
 
 namespace longspan {
@@ -62,8 +63,9 @@ struct LibraryGradients {
 LibraryGradients flash_backward(const FlashInputs& in, const at::Tensor& d_o, const at::Tensor& o,
                                 const at::Tensor& lse);
 
-// "" if cuDNN runs such heads in such a type, otherwise why not.
-std::string cudnn_attention_refusal(const AttentionShape& shape, at::ScalarType type);
+// "" if cuDNN is to run such heads in such a type and direction, otherwise why not.
+std::string cudnn_attention_refusal(const AttentionShape& shape, at::ScalarType type,
+                                    Direction direction);
 
 struct DenseInputs {
   at::Tensor q;

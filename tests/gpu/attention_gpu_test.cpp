@@ -202,17 +202,18 @@ Case case_of(const std::vector<Tail>& tails, int64_t width) {
   return made;
 }
 
+const std::vector<std::vector<Tail>> kLongTails = {{{0, 2048}, {0, 2048}},
+                                                   {{0, 100}, {0, 2500}, {0, 1}, {0, 3072}},
+                                                   {{0, 1024}, {0, 1025}, {0, 1100}, {0, 1023}},
+                                                   {{1500, 1200}, {300, 1100}, {3000, 100}},
+                                                   {{4700, 700}, {2048, 512}, {1024, 2560}},
+                                                   {{2500, 900, false}, {1300, 300, false}}};
+
 // Long tiles go to cuDNN, as squares and rectangles that are filled up, the rest to
 // FlashAttention-2.
 TEST_F(GpuAttention, LongTilesEqualCpu) {
   set_deterministic(false);
-  const std::vector<std::vector<Tail>> cases = {{{0, 2048}, {0, 2048}},
-                                                {{0, 100}, {0, 2500}, {0, 1}, {0, 3072}},
-                                                {{0, 1024}, {0, 1025}, {0, 1100}, {0, 1023}},
-                                                {{1500, 1200}, {300, 1100}, {3000, 100}},
-                                                {{4700, 700}, {2048, 512}, {1024, 2560}},
-                                                {{2500, 900, false}, {1300, 300, false}}};
-  for (const std::vector<Tail>& tails : cases) {
+  for (const std::vector<Tail>& tails : kLongTails) {
     for (const int64_t width : {64, 128}) {
       SCOPED_TRACE(text(tails.size(), " tails, the first of ", tails[0].rows, " after ",
                         tails[0].before, ", heads of ", width));
@@ -224,6 +225,27 @@ TEST_F(GpuAttention, LongTilesEqualCpu) {
       for (size_t i = 0; i < found.size(); ++i) {
         EXPECT_LE(error_of(found[i], expected[i]), i == 1 ? 1e-3 : 0.02) << "result " << i;
       }
+    }
+  }
+}
+
+// cuDNN forward, FlashAttention-2 backward.
+TEST_F(GpuAttention, LongTilesRepeatTheirBitsIfDeterministic) {
+  set_deterministic(true);
+  for (const std::vector<Tail>& tails : kLongTails) {
+    SCOPED_TRACE(
+        text(tails.size(), " tails, the first of ", tails[0].rows, " after ", tails[0].before));
+    const Case made = case_of(tails, 128);
+    const auto expected = AttentionRun(made, 5, at::kBFloat16, at::kDouble).compute();
+    const auto on_gpu = [&] {
+      return AttentionRun(made, 5, at::kBFloat16, at::TensorOptions(at::kBFloat16).device(kGpu))
+          .compute();
+    };
+    const auto found = on_gpu();
+    const auto again = on_gpu();
+    for (size_t i = 0; i < found.size(); ++i) {
+      EXPECT_LE(error_of(found[i], expected[i]), i == 1 ? 1e-3 : 0.02) << "result " << i;
+      EXPECT_TRUE(at::equal(found[i], again[i])) << "result " << i;
     }
   }
 }

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Training speed of the Llama-3-8B shape on the GPUs of one machine, at several lengths of documents.
+
+    bench/context_lengths.py --binary build/cuda/longspan --case 32768x2 --case 131072x1 --out bench/results/context_lengths.json
+
+A case is LENGTHxDOCUMENTS: equal documents of random token ids that make one micro-batch, the same in every step, spread over all
+ranks. The preset llama_8b starts from random weights, in bfloat16 with float32 master weights; layers keep their inputs and attention
+outputs (layout.stored_mode = "layer_inputs_attention"). Mean step time behind the warm-up, tokens/s, the MFU of longspan's log (forward
+and backward as the model asks for them, without what is computed again) and the peak of memory that tensors take on a GPU.
+"""
+import argparse
+import datetime
+import json
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+
+VOCABULARY = 128256
+
+
+def command(arguments, folder, tokens):
+    return [str(arguments.binary), "train", str(folder / "run.toml"), "--model.preset=llama_8b",
+            f"--data.train={folder}/documents.jsonl", "--data.tokenizer=none", "--data.append_end_of_document=false",
+            f"--batch.micro_batch_tokens={tokens}", f"--layout.ranks={arguments.ranks}",
+            "--layout.stored_mode=layer_inputs_attention", "--run.deterministic=false",
+            f"--optimizer.steps={arguments.warm_up + arguments.steps}", "--optimizer.schedule=constant",
+            "--optimizer.warmup_steps=0", "--optimizer.lr=1e-5", f"--output.folder={folder}/out",
+            "--output.tensorboard=false", "--output.report=false", *arguments.longspan]
+
+
+def logged_steps(folder):
+    log = folder / "out" / "log.jsonl"
+    lines = log.read_text().split("\n")[:-1] if log.exists() else []
+    return [entry for entry in map(json.loads, lines) if entry.get("kind") == "step"]
+
+
+def measure(arguments, case):
+    length, documents = map(int, case.split("x"))
+    draw, tokens = random.Random(1), length * documents
+    wanted = arguments.warm_up + arguments.steps
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        with open(folder / "documents.jsonl", "w") as file:
+            for _ in range(documents):
+                file.write(json.dumps({"input_ids": [int(VOCABULARY * draw.random()**3) for _ in range(length)]}) + "\n")
+        (folder / "run.toml").write_text("")
+        with open(folder / "log", "w") as log:
+            run = subprocess.Popen(command(arguments, folder, tokens), stdout=log, stderr=subprocess.STDOUT)
+        deadline, started = time.monotonic() + arguments.limit_s, time.monotonic()
+        first_step_s = None
+        while len(logged_steps(folder)) < wanted and run.poll() is None and time.monotonic() < deadline:
+            if first_step_s is None and logged_steps(folder):
+                first_step_s = time.monotonic() - started
+            time.sleep(0.2)
+        run.kill()  # the checkpoint at the end would take longer than the steps
+        run.wait()
+        steps = logged_steps(folder)
+        if len(steps) < wanted:
+            sys.exit(f"{case}: longspan ended or is too slow\n{(folder / 'log').read_text()[-3000:]}")
+    counted = steps[arguments.warm_up:]
+    step_s = sum(entry["time_metrics/end_to_end(s)"] for entry in counted) / len(counted)
+    return {"length": length, "documents": documents, "step_s": step_s, "tokens_per_s": tokens / step_s,
+            "mfu_percent": sum(entry["mfu(%)"] for entry in counted) / len(counted),
+            "peak_gib": counted[-1]["memory/max_active(GiB)"], "first_step_after_s": first_step_s,
+            "losses": [entry["loss"] for entry in steps]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", type=pathlib.Path, default="build/cuda/longspan")
+    parser.add_argument("--case", action="append", required=True, metavar="LENGTHxDOCUMENTS")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=3, help="counted steps")
+    parser.add_argument("--warm-up", type=int, default=2)
+    parser.add_argument("--limit-s", type=float, default=400, help="of one case")
+    parser.add_argument("--longspan", action="append", default=[], help="another override for longspan")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file of the result")
+    arguments = parser.parse_args()
+    results = []
+    for case in arguments.case:
+        results.append(measure(arguments, case))
+        print("{documents} x {length} tokens: {step_s:.2f} s a step, {tokens_per_s:.0f} tokens/s, MFU {mfu_percent:.1f} %, peak "
+              "{peak_gib:.0f} GiB; first step after {first_step_after_s:.0f} s".format(**results[-1]), flush=True)
+        if arguments.out:
+            arguments.out.write_text(json.dumps({
+                "command": " ".join(sys.argv), "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                "cases": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,8 @@
 # Headers that most files include, parsed once for all of them: of the standard library, of libtorch for what
 # links it, and GoogleTest on top for tests.
 #
-# nlohmann/json.hpp is not among them: GCC instantiates what a precompiled header left pending again in
-# every file, and of that header this takes a second of a file that does not use it.
+# nlohmann/json.hpp and CLI/CLI.hpp are not among them: GCC instantiates what a precompiled header left pending again in
+# every file, which takes seconds of a file that does not use them.
 #
 # On in the presets for whole builds from nothing (release, core, sanitizers). A build without it (debug,
 # cuda) still shows which file forgot an include of its own. Targets with compiler flags that change what
@@ -32,24 +32,30 @@ function(longspan_reaches_torch result target)
   endforeach()
 endfunction()
 
-# longspan_precompile(TARGET [TEST]): called behind the target's target_link_libraries.
+# longspan_precompile(TARGET [TEST|PROGRAM]): called behind the target's target_link_libraries. PROGRAM: what parses a
+# command line and calls libraries.
 function(longspan_precompile target)
   if(NOT LONGSPAN_PRECOMPILE)
     return()
   endif()
-  cmake_parse_arguments(ARG "TEST" "" "" ${ARGN})
+  cmake_parse_arguments(ARG "TEST;PROGRAM" "" "" ${ARGN})
   set(headers longspan)
   longspan_reaches_torch(torch ${target})
   if(torch)
     string(APPEND headers _torch)
-  elseif(ARG_TEST)
-    # Such tests are quick, so that a compiler's work on them costs more than it gives.
-    target_compile_options(${target} PRIVATE -O1)
   endif()
   if(ARG_TEST)
     string(APPEND headers _test)
+  elseif(ARG_PROGRAM)
+    string(APPEND headers _program)
   endif()
-  target_precompile_headers(${target} REUSE_FROM ${headers}_headers)
+  if(ARG_TEST OR ARG_PROGRAM)
+    # Quick but for the libraries they call: a compiler's work on them costs more than it gives.
+    target_compile_options(${target} PRIVATE -O1)
+  endif()
+  if(TARGET ${headers}_headers)  # the few programs without libtorch have none
+    target_precompile_headers(${target} REUSE_FROM ${headers}_headers)
+  endif()
 endfunction()
 
 function(longspan_precompiled_headers name)
@@ -75,6 +81,7 @@ if(LONGSPAN_PRECOMPILE)
     # Libraries on libtorch have lines for stack traces (-g1); their headers must have them, too.
     longspan_precompiled_headers(longspan_torch_headers HEADERS ${torch_headers} DEPS torch::cpu OPTIONS -g1)
     longspan_precompiled_headers(longspan_torch_test_headers HEADERS ${torch_headers} <ATen/ATen.h> <gtest/gtest.h>
-      DEPS torch::cpu GTest::gtest)
+      DEPS torch::cpu GTest::gtest OPTIONS -O1)
+    longspan_precompiled_headers(longspan_torch_program_headers HEADERS ${torch_headers} DEPS torch::cpu OPTIONS -g1 -O1)
   endif()
 endif()

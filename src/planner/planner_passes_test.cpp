@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "planner/direct_routing.h"
 #include "planner/least_loaded.h"
 #include "planner/pass_balance.h"
@@ -74,6 +76,48 @@ TEST(PassBalance, UnequalSpeedsAndBaseTimesMeetOneLevel) {
         << "rank " << rank;
   }
   EXPECT_EQ(draft.load_s(2), 0);
+}
+
+// Passes look at touched tiles only, so none that changed may be missing.
+TEST(TileDraft, EveryTileThatIsNotAsItWasCutIsTouchedOnce) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    RandomStream random(seed, "touched tiles");
+    const TokenLayout layout = random_layout(random, {.max_documents = 20});
+    PlanningCosts costs = alike_costs(layout.num_ranks());
+    if (layout.num_ranks() > 1) costs.speed[0] = 0;
+    const TileDraft home(layout, 0, Direction::kForward, costs);
+    TileDraft draft = home;
+    for (size_t idx = 0, tiles = draft.tiles().size(); idx < tiles; ++idx) {
+      if (random.below(3) != 0) continue;
+      const auto server = static_cast<int>(random.below(costs.speed.size()));
+      const Range queries = draft.tile(idx).queries;
+      draft.give_queries(idx, {random.between(queries.begin, queries.end - 1), queries.end},
+                         server);
+    }
+    if (!draft.tiles().empty() && random.below(2) == 0) {
+      const Tile whole = draft.tile(random.below(draft.tiles().size()));
+      draft.replace_document(whole.document, {whole});
+    }
+    std::set<size_t> touched(draft.touched().begin(), draft.touched().end());
+    ASSERT_EQ(touched.size(), draft.touched().size()) << "seed " << seed;
+    for (int rank = 0; rank < layout.num_ranks(); ++rank) {
+      size_t original = home.first_tiles(rank).begin;
+      const IndexRange own = draft.first_tiles(rank);
+      for (size_t idx = own.begin; idx < own.end; ++idx, ++original) {
+        const Tile& tile = draft.tile(idx);
+        while (home.tile(original).document != tile.document) ++original;
+        const Tile& cut = home.tile(original);
+        const bool is_as_cut = tile.server == rank && tile.queries == cut.queries;
+        ASSERT_EQ(tile.home, rank);
+        ASSERT_EQ(draft.is_touched(idx), touched.contains(idx)) << "seed " << seed;
+        ASSERT_TRUE(is_as_cut || touched.contains(idx)) << "seed " << seed << ", tile " << idx;
+      }
+    }
+    const size_t cut_tiles = draft.first_tiles(layout.num_ranks() - 1).end;
+    for (size_t idx = cut_tiles; idx < draft.tiles().size(); ++idx) {
+      ASSERT_TRUE(touched.contains(idx) && draft.is_stray(idx)) << "seed " << seed;
+    }
+  }
 }
 
 TEST(LeastLoaded, IsTheServerThatLacksMostForItsSpeed) {

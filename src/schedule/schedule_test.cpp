@@ -186,8 +186,9 @@ TEST(StepSchedule, WeightsComeALayerAheadAndGradientsLeaveALayerBehind) {
       EXPECT_LT(gather(Pass::kForward, layer + 1), pre(layer)) << layer;
       EXPECT_LT(gather(Pass::kBackward, layer), post(layer + 1)) << layer;
     }
-    // Two layers at once, not three.
-    if (layer + 2 < kLayers) EXPECT_GT(gather(Pass::kForward, layer + 2), pre(layer)) << layer;
+    if (layer + 2 < kLayers) {  // two layers at once, not three
+      EXPECT_GT(gather(Pass::kForward, layer + 2), pre(layer)) << layer;
+    }
     if (layer >= 1) {
       const int unit = layer_unit(layer);
       const int below = at(Kind::kPreBackward, Pass::kBackward, layer - 1);

@@ -10,7 +10,8 @@ them as data parallel ranks do. longspan gets the same pieces as documents, in t
 Both train the preset bench_llama_1b from the same weights, in bfloat16 with float32 master weights. --recompute: the peer
 recomputes every layer, longspan stores layer inputs and attention outputs.
 
-Beside them: the peer's imbalance, max over mean of the attended pairs of a step's packs, and with --uncut longspan's speed on the same
+Beside them: the peer's imbalance, max over mean of the attended pairs of a step's packs; how much faster the peer would be with even
+ranks, by a line fitted to its step times over the pairs of its fuller rank (all steps but the first three); and with --uncut longspan's speed on the same
 documents without cutting them at packs, which the peer cannot train.
 MFU: 6 FLOPs for each weight but the embedding's and each token, 12 for each visible pair, head and channel, over the
 rate of a large product measured in the same run. Exits with 1 if losses disagree.
@@ -20,6 +21,7 @@ import datetime
 import json
 import pathlib
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,6 +31,7 @@ import kernel_profile
 from compare_gpu import LOSS_TOLERANCE, MODEL, OPTIMIZER, ROOT
 
 LIMIT_S = 240  # of one run
+COMPILING_STEPS = 3  # of the peer, which are no measure of its work
 
 
 def lengths():
@@ -117,6 +120,14 @@ def step_flops(parameters, pack):
     return products + 12 * pairs(pack) * MODEL["heads"] * MODEL["head_dim"] * MODEL["layers"]
 
 
+def balance_ceiling(step_s, by_step, warm_up):
+    """The peer's counted time over what it would be if each rank had its step's mean of pairs."""
+    most = [max(map(pairs, of_step)) for of_step in by_step]
+    mean = [sum(map(pairs, of_step)) / len(of_step) for of_step in by_step]
+    fit = statistics.linear_regression(most[COMPILING_STEPS:], step_s[COMPILING_STEPS:])
+    return sum(step_s[warm_up:]) / sum(fit.intercept + fit.slope * even for even in mean[warm_up:])
+
+
 def uncut(arguments, folder, draw, steps):
     """Whole documents that fit, in the order of the list, in micro-batches that longspan fills itself."""
     tokens = arguments.tokens_per_rank * arguments.ranks
@@ -171,6 +182,7 @@ def main():
         result = {"command": " ".join(sys.argv), "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
                   "gpu": peer["gpu"], "torch": peer["torch"], "systems": summaries,
                   "longspan / torch ddp": summaries["longspan"]["tokens_per_s"] / summaries["torch ddp"]["tokens_per_s"],
+                  "balance_ceiling": balance_ceiling(peer["step_s"], by_step, arguments.warm_up),
                   "pairs_max_over_mean": sum(imbalance[arguments.warm_up:]) / arguments.steps,
                   "loss_difference_max": max(abs(a - b) / b for a, b in zip(ours["loss"], peer["loss"])),
                   "peer": peer, "longspan": ours}
@@ -179,7 +191,7 @@ def main():
         for label, system in summaries.items():
             print(f"{label:10s} {1e3 * system['step_s']:8.1f} ms a step, {system['tokens_per_s']:8.0f} tokens/s, MFU {100 * system['mfu']:.1f} %")
         print(f"longspan / torch ddp {result['longspan / torch ddp']:.3f}; attended pairs of the peer's ranks, max over mean "
-              f"{result['pairs_max_over_mean']:.2f}; losses within {result['loss_difference_max']:.1e}; peak GiB "
+              f"{result['pairs_max_over_mean']:.2f}; with even ranks the peer would be {result['balance_ceiling']:.2f} times as fast; losses within {result['loss_difference_max']:.1e}; peak GiB "
               f"{peer['peak_bytes'] / 2**30:.0f} and {ours['peak_bytes'] / 2**30:.0f}")
         if arguments.uncut:
             print(f"uncut: {result['uncut']['tokens_per_s']:.0f} tokens/s, MFU {result['uncut']['mfu_of_log']} %")

@@ -71,6 +71,9 @@ AttentionBufferSizes attention_buffer_sizes(const AttentionPlan& plan, const Tok
                                    ? shape.query_row_size() + shape.heads
                                    : shape.query_row_size();
   sizes.home_result_bytes = own_rows * query_result * element_bytes.accumulate;
+  if (element_bytes.compute != element_bytes.accumulate) {
+    sizes.home_result_bytes += own_rows * shape.query_row_size() * element_bytes.compute;
+  }
   sizes.away_result_bytes = away_queries * query_result * element_bytes.accumulate;
   if (direction == Direction::kBackward) {
     const int64_t away_keys = total_size(away_rows(plan, layout, rank, RowKind::kKeyValue));

@@ -31,9 +31,11 @@ struct RoundBytes {
 };
 
 struct AttentionBufferSizes {
-  std::vector<RoundBytes> out;    // by round
-  std::vector<RoundBytes> back;   // by round
-  int64_t home_result_bytes = 0;  // O and LSE of the own piece; backward: dQ
+  std::vector<RoundBytes> out;   // by round
+  std::vector<RoundBytes> back;  // by round
+  // O and LSE of the own piece; backward: dQ. The sums, and where they are not in the compute type,
+  // O or dQ in it. An upper bound: rows of which nothing is summed have no sums.
+  int64_t home_result_bytes = 0;
   int64_t away_result_bytes = 0;  // results of rows homed elsewhere; backward: with dK, dV
   int64_t delta_bytes = 0;        // backward: rowsum(dO * O) of the own piece
 

@@ -178,6 +178,10 @@ AttentionKernelChoice attention_kernel_for(const AttentionShape& shape, at::Scal
           refusal};
 }
 
+bool backward_reads_output(const AttentionShape& shape, at::ScalarType type, at::Device device) {
+  return device.is_cuda() && flash_attention_refusal(shape, type).empty();
+}
+
 int64_t prepare_attention(const AttentionShape& shape, at::ScalarType type, at::Device device,
                           int64_t rows_max, bool split) {
   check_shape(shape);

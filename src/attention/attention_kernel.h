@@ -38,11 +38,17 @@ AttentionKernelChoice attention_kernel_for(const AttentionShape& shape, at::Scal
 int64_t prepare_attention(const AttentionShape& shape, at::ScalarType type, at::Device device,
                           int64_t rows_max, bool split);
 
-// Sources of `queries`: {q, o, lse}; of `keys`: {k, v}.
+// Whether backward computes the row sums of dO and O itself: the fast kernels of a GPU.
+bool backward_reads_output(const AttentionShape& shape, at::ScalarType type, at::Device device);
+
+// Sources of `queries`: {q, o, lse}; of `keys`: {k, v}. On a GPU rows of q, k, v, d_o and o around
+// those of the slices are read, too: they may hold any numbers, but no NaN and no infinity.
 void attention_forward(const AttentionShape& shape, const std::vector<AttentionSlice>& slices,
                        const RowStore& queries, const RowStore& keys);
 
-// Sources of `queries`: {q, d_o, lse, delta, d_q}; of `keys`: {k, v, d_k, d_v}.
+// Sources of `queries`: {q, d_o, lse, delta, d_q}, and o behind them if backward_reads_output():
+// then delta is not read. O is wanted for its row sums with dO alone (row_arithmetic.h:
+// projected_output). Sources of `keys`: {k, v, d_k, d_v}.
 void attention_backward(const AttentionShape& shape, const std::vector<AttentionSlice>& slices,
                         const RowStore& queries, const RowStore& keys);
 

@@ -5,8 +5,10 @@
 #include <c10/core/GradMode.h>
 
 #include "attention/attention_kernel.h"
+#include "attention/real_types.h"
 #include "base/check.h"
 #include "device/device.h"
+#include "kernels/packed_tiles.h"
 
 namespace longspan {
 namespace {
@@ -64,32 +66,81 @@ void AttentionPass::begin_inputs(std::vector<at::Tensor> own_queries, const RowS
   key_inputs_ = keys;
 }
 
-// On a GPU the fast kernels give results in the type of the inputs. Where every own row has one
-// part only, nothing is summed, and that type is kept.
-at::ScalarType AttentionPass::own_result_type(const RowStore& keys) const {
-  const at::ScalarType sums = accumulate_type(options_.type);
-  if (options_.device.is_cpu() || layout_.num_ranks() > 1 || keys.num_sources() > 1) return sums;
-  if (!attention_kernel_for(options_.shape, options_.type, options_.device).fast) return sums;
-  std::vector<Range> rows;
-  int64_t parts = 0;
-  for (const AttentionTask& task : server().tasks) {
-    rows.push_back(layout_.to_line(task.document, task.queries));
-    parts += rows.back().size();
+// On a GPU the fast kernels give results in the type of the inputs. Own rows of which this rank
+// computes the whole result at once, in one part, keep it.
+std::vector<Range> AttentionPass::single_part_rows() const {
+  if (options_.device.is_cpu() || options_.type == accumulate_type(options_.type) ||
+      !attention_kernel_for(options_.shape, options_.type, options_.device).fast) {
+    return {};
   }
-  return total_size(normalize(std::move(rows))) == parts ? options_.type : sums;
+  // Tasks over the keys of their own rows alone stay one part in a launch up to some length, and
+  // with one rank and one source of keys at any.
+  const bool alone = layout_.num_ranks() == 1 && key_inputs_.num_sources() == 1;
+  std::vector<Range> rows;
+  for (const AttentionTask& task : server().tasks) {
+    const bool of_own_keys = task.queries == task.keys && task.queries.begin == 0 &&
+                             (alone || task.queries.size() <= kUnsplitRowsMax);
+    const Range line = layout_.to_line(task.document, task.queries);
+    if (of_own_keys && own_piece().contains(line) && key_inputs_.find(line).size() == 1) {
+      rows.push_back(line);
+    }
+  }
+  return normalize(std::move(rows));
 }
 
-std::vector<at::Tensor> AttentionPass::add_results(RowKind kind, const std::vector<Range>& rows,
-                                                   at::ScalarType first_type) {
+void AttentionPass::add_own_results() {
+  Results& of_kind = results(RowKind::kQuery);
+  const Range piece = own_piece();
+  const std::vector<Range> single = single_part_rows();
+  own_.summed = subtract(normalize({piece}), single);
+  const at::ScalarType sums_type = accumulate_type(options_.type);
+  const auto rows_with = [&](size_t idx, at::ScalarType type) {
+    std::vector<int64_t> sizes = {piece.size()};
+    sizes.insert(sizes.end(), of_kind.row_shapes[idx].begin(), of_kind.row_shapes[idx].end());
+    return at::empty(sizes, at::TensorOptions(type).device(options_.device));
+  };
+  for (size_t idx = 1; idx < of_kind.row_shapes.size(); ++idx) {
+    own_.others.push_back(rows_with(idx, sums_type).fill_(of_kind.empty_values[idx]));
+  }
+  const auto add = [&](const at::Tensor& first, const std::vector<Range>& lines) {
+    std::vector<at::Tensor> tensors = {first};
+    tensors.insert(tensors.end(), own_.others.begin(), own_.others.end());
+    of_kind.rows.add(piece, std::move(tensors), lines);
+  };
+  if (!single.empty() || piece.empty()) add(own_.whole = rows_with(0, options_.type), single);
+  if (own_.summed.empty()) return;
+  add(own_.sums = rows_with(0, sums_type), own_.summed);
+  for (const Range& line : own_.summed) {
+    own_.sums.narrow(0, line.begin - piece.begin, line.size()).fill_(of_kind.empty_values[0]);
+  }
+}
+
+at::Tensor AttentionPass::own_result() const {
+  if (!own_.whole.defined()) return own_.sums.to(options_.type);
+  for (const Range& line : own_.summed) {
+    const int64_t begin = line.begin - own_piece().begin;
+    own_.whole.narrow(0, begin, line.size()).copy_(own_.sums.narrow(0, begin, line.size()));
+  }
+  return own_.whole;
+}
+
+int64_t AttentionPass::own_result_bytes() const {
+  int64_t bytes = tensor_bytes(own_.others);
+  for (const at::Tensor* rows : {&own_.whole, &own_.sums}) {
+    if (rows->defined()) bytes += tensor_bytes({*rows});
+  }
+  return bytes;
+}
+
+std::vector<at::Tensor> AttentionPass::add_away_results(RowKind kind) {
   Results& of_kind = results(kind);
+  const std::vector<Range> rows = away_rows(plan_, layout_, rank_, kind);
+  const auto options = at::TensorOptions(accumulate_type(options_.type)).device(options_.device);
   std::vector<at::Tensor> tensors;
   for (size_t idx = 0; idx < of_kind.row_shapes.size(); ++idx) {
     std::vector<int64_t> sizes = {total_size(rows)};
     sizes.insert(sizes.end(), of_kind.row_shapes[idx].begin(), of_kind.row_shapes[idx].end());
-    // Only rows of the first tensor may keep the type of the inputs: LSE never does.
-    const at::ScalarType type = idx == 0 ? first_type : accumulate_type(options_.type);
-    tensors.push_back(at::full(sizes, of_kind.empty_values[idx],
-                               at::TensorOptions(type).device(options_.device)));
+    tensors.push_back(at::full(sizes, of_kind.empty_values[idx], options));
   }
   int64_t first_row = 0;
   for (const Range& range : rows) {
@@ -101,10 +152,6 @@ std::vector<at::Tensor> AttentionPass::add_results(RowKind kind, const std::vect
     first_row += range.size();
   }
   return tensors;
-}
-
-std::vector<at::Tensor> AttentionPass::add_away_results(RowKind kind) {
-  return add_results(kind, away_rows(plan_, layout_, rank_, kind), accumulate_type(options_.type));
 }
 
 void AttentionPass::start_out(int round) {
@@ -119,6 +166,7 @@ void AttentionPass::start_out(int round) {
 void AttentionPass::finish_out(int round) {
   const c10::NoGradGuard no_grad;
   for (RowMessage::Arrival& arrival : out_.finish(round)) {
+    arrived(arrival);
     RowStore& inputs = arrival.kind == RowKind::kQuery ? query_inputs_ : key_inputs_;
     inputs.add(arrival.line, std::move(arrival.tensors));
   }
@@ -134,8 +182,7 @@ void AttentionPass::run_group(int64_t group_idx) {
                  group_idx, " needs ", group.after_round, " out rounds, but ", out_.num_finished(),
                  " are finished");
   num_groups_run_ += 1;
-  const RowStore queries =
-      join(query_inputs_, query_results_.rows, rows_of(group, RowKind::kQuery));
+  const RowStore queries = launch_queries(rows_of(group, RowKind::kQuery));
   if (plan_.direction == Direction::kForward) {
     return launch(slices_of(group, queries, key_inputs_), queries, key_inputs_);
   }
@@ -177,6 +224,15 @@ void AttentionPass::finish_back(int round) {
       merge(rows.views(piece), part);
     }
   }
+}
+
+bool AttentionPass::sends_queries() const {
+  for (const Round& round : plan_.out) {
+    for (const Transfer& transfer : round.transfers) {
+      if (transfer.source == rank_ && transfer.kind == RowKind::kQuery) return true;
+    }
+  }
+  return false;
 }
 
 void AttentionPass::check_finished() const {

@@ -17,8 +17,8 @@
 // before its after_round finished; the back leg needs all groups run. Rows are read where they lie:
 // with one rank nothing is copied. Parts of a row are merged in the order: own part, then by round,
 // then by source, so the same calls give the same bits. LSE, partial O and gradients are float32,
-// in a float64 run float64; whole results leave in the type of the inputs, and where nothing is
-// summed they are made in it.
+// in a float64 run float64; whole results leave in the type of the inputs, and rows of which
+// nothing is summed are made in it.
 //
 // Plan, layout and communicator must outlive the pass; the tags [tag, tag + 1024) are its own.
 // Thread contract: the rank's thread; tasks use its torch threads.
@@ -79,19 +79,27 @@ class AttentionPass {
 
   virtual void launch(const std::vector<AttentionSlice>& slices, const RowStore& queries,
                       const RowStore& keys) = 0;
+  // What a launch reads of these query rows, and where it writes.
+  virtual RowStore launch_queries(const std::vector<Range>& lines) const {
+    return join(query_inputs_, query_results_.rows, lines);
+  }
+  virtual void arrived(const RowMessage::Arrival&) {}
   // Adds a part of the same rows to a result, both {o, lse}, {dq} or {dk, dv}.
   virtual void merge(const std::vector<at::Tensor>& result,
                      const std::vector<at::Tensor>& part) = 0;
 
   void begin_inputs(std::vector<at::Tensor> own_queries, const RowStore& keys);
-  // Tensors for the results of these rows, empty at first.
-  std::vector<at::Tensor> add_results(RowKind kind, const std::vector<Range>& rows,
-                                      at::ScalarType first_type);
-  at::ScalarType own_result_type(const RowStore& keys) const;
-  Results& results(RowKind kind) { return kind == RowKind::kQuery ? query_results_ : key_results_; }
+  // Makes the results of own rows, and of rows of others, empty at first.
+  void add_own_results();
   std::vector<at::Tensor> add_away_results(RowKind kind);
+  // Own rows of the first result tensor, in the compute type; of the others.
+  at::Tensor own_result() const;
+  const std::vector<at::Tensor>& other_own_results() const { return own_.others; }
+  int64_t own_result_bytes() const;
+  Results& results(RowKind kind) { return kind == RowKind::kQuery ? query_results_ : key_results_; }
   Range own_piece() const { return layout_.piece(plan_.chunk, rank_); }
   const AttentionBufferSizes& expected_buffers() const { return expected_; }
+  bool sends_queries() const;
   void check_finished() const;
 
   const AttentionPassOptions options_;
@@ -99,6 +107,15 @@ class AttentionPass {
   Results key_results_;  // backward only
 
  private:
+  // Of the own piece, whole: rows of `whole` that have one part, rows of `sums` that have several.
+  struct OwnResults {
+    at::Tensor whole;  // of the first tensor, in the compute type; undefined if all are sums
+    at::Tensor sums;
+    std::vector<at::Tensor> others;
+    std::vector<Range> summed;
+  };
+
+  std::vector<Range> single_part_rows() const;
   std::vector<Range> rows_of(const LaunchGroup& group, RowKind kind) const;
   std::vector<AttentionSlice> slices_of(const LaunchGroup& group, const RowStore& queries,
                                         const RowStore& keys) const;
@@ -111,6 +128,7 @@ class AttentionPass {
   const AttentionBufferSizes expected_;
   RowStore query_inputs_;
   RowStore key_inputs_;
+  OwnResults own_;
   RoundExchange out_;
   RoundExchange back_;
   bool begun_ = false;
@@ -134,8 +152,6 @@ class AttentionForwardPass : public AttentionPass {
   void launch(const std::vector<AttentionSlice>& slices, const RowStore& queries,
               const RowStore& keys) override;
   void merge(const std::vector<at::Tensor>& result, const std::vector<at::Tensor>& part) override;
-
-  std::vector<at::Tensor> own_;  // O, LSE
 };
 
 class AttentionBackwardPass : public AttentionPass {
@@ -158,9 +174,12 @@ class AttentionBackwardPass : public AttentionPass {
  private:
   void launch(const std::vector<AttentionSlice>& slices, const RowStore& queries,
               const RowStore& keys) override;
+  RowStore launch_queries(const std::vector<Range>& lines) const override;
+  void arrived(const RowMessage::Arrival& arrival) override;
   void merge(const std::vector<at::Tensor>& result, const std::vector<at::Tensor>& part) override;
 
-  std::vector<at::Tensor> own_;  // dQ
+  const bool reads_outputs_;  // the kernels want O
+  RowStore outputs_;          // {O}: own rows; of others, rows made from dO and delta
 };
 
 }  // namespace longspan

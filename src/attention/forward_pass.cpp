@@ -38,9 +38,9 @@ AttentionForwardPass::AttentionForwardPass(const AttentionPlan& plan, const Toke
 void AttentionForwardPass::begin(const at::Tensor& q_THK, const RowStore& keys) {
   const c10::NoGradGuard no_grad;
   begin_inputs({q_THK}, keys);
-  own_ = add_results(RowKind::kQuery, {own_piece()}, own_result_type(keys));
+  add_own_results();
   const std::vector<at::Tensor> away = add_away_results(RowKind::kQuery);
-  LONGSPAN_CHECK(tensor_bytes(own_) <= expected_buffers().home_result_bytes &&
+  LONGSPAN_CHECK(own_result_bytes() <= expected_buffers().home_result_bytes &&
                      tensor_bytes(away) == expected_buffers().away_result_bytes,
                  options_.op, ": results have another size than computed");
 }
@@ -58,7 +58,7 @@ void AttentionForwardPass::merge(const std::vector<at::Tensor>& result,
 AttentionForwardPass::Result AttentionForwardPass::finish() {
   const c10::NoGradGuard no_grad;
   check_finished();
-  return {own_[0].to(options_.type), own_[1]};
+  return {own_result(), other_own_results().at(0)};
 }
 
 }  // namespace longspan

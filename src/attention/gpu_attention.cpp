@@ -1,12 +1,11 @@
 #include "attention/gpu_attention.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
-#include <map>
-
+#include "attention/call_rows.h"
 #include "attention/library_attention.h"
+#include "attention/part_sums.h"
 #include "device/device.h"
 #include "device/device_types.h"
 #include "device/side_queues.h"
@@ -20,62 +19,51 @@ namespace {
 
 using cuda::Accumulate;
 
-cuda::CopyPiece copy_piece(const at::Tensor& from, const at::Tensor& to) {
-  LONGSPAN_CHECK(from.is_contiguous() && to.is_contiguous() && from.nbytes() == to.nbytes() &&
-                     from.scalar_type() == to.scalar_type(),
-                 "copy of ", from.toString(), " ", from.sizes(), " to ", to.toString(), " ",
-                 to.sizes());
-  return {from.const_data_ptr(), to.mutable_data_ptr(), static_cast<int64_t>(from.nbytes())};
-}
+// A call and the rows that it reads; `d_o`, `o` and `lse` in backward alone.
+struct CallInputs {
+  const PackedTiles* tiles = nullptr;
+  at::Tensor q;
+  at::Tensor k;
+  at::Tensor v;
+  at::Tensor query_ends;  // of packed sequences
+  at::Tensor key_ends;
+  at::Tensor d_o;
+  at::Tensor o;
+  at::Tensor lse;
+};
 
-at::Tensor rows_of(const RowStore& store, const PackedPiece& piece, size_t tensor_idx) {
-  return store.tensors(piece.source).at(tensor_idx).narrow(0, piece.rows.begin, piece.rows.size());
-}
-
-// The packed rows of one tensor of the store: a view if they are one piece. Filling is zero.
-at::Tensor pack(const RowStore& store, const Packing& packing, size_t tensor_idx) {
-  const std::vector<Range> filling = filling_of(packing);
-  if (packing.pieces.size() == 1 && filling.empty()) {
-    return rows_of(store, packing.pieces.front(), tensor_idx);
+CallInputs forward_inputs(const PackedTiles& tiles, const RowStore& queries, const RowStore& keys,
+                          CallRows* rows) {
+  CallInputs in{.tiles = &tiles};
+  in.q = rows->packed(queries, tiles.queries, 0);
+  in.k = rows->packed(keys, tiles.keys, 0);
+  in.v = rows->packed(keys, tiles.keys, 1);
+  if (!tiles.dense) {
+    in.query_ends = upload(std::span<const int32_t>(tiles.queries.ends), in.q.device());
+    in.key_ends = upload(std::span<const int32_t>(tiles.keys.ends), in.q.device());
   }
-  std::vector<at::Tensor> parts;
-  for (const PackedPiece& piece : packing.pieces) {
-    parts.push_back(rows_of(store, piece, tensor_idx).contiguous());
-  }
-  std::vector<int64_t> sizes = parts.front().sizes().vec();
-  sizes.front() = packing.rows();
-  at::Tensor packed = at::empty(sizes, parts.front().options());
-  std::vector<cuda::CopyPiece> pieces;
-  for (size_t idx = 0; idx < parts.size(); ++idx) {
-    const int64_t begin = packing.pieces[idx].packed_begin;
-    pieces.push_back(copy_piece(parts[idx], packed.narrow(0, begin, parts[idx].size(0))));
-  }
-  for (const Range& rows : filling) {
-    const at::Tensor zeros = packed.narrow(0, rows.begin, rows.size());
-    pieces.push_back({nullptr, zeros.mutable_data_ptr(), static_cast<int64_t>(zeros.nbytes())});
-  }
-  cuda::copy_pieces(pieces, current_stream());
-  return packed;
-}
-
-// Rows inside a message may begin anywhere; the fast kernels read 16 bytes at a time.
-at::Tensor aligned(at::Tensor rows) {
-  const bool fits = reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0;
-  return fits ? rows : rows.clone();
-}
-
-FlashInputs flash_inputs(const AttentionShape& shape, const PackedTiles& tiles,
-                         const RowStore& queries, const RowStore& keys) {
-  FlashInputs in{.q = aligned(pack(queries, tiles.queries, 0)),
-                 .k = aligned(pack(keys, tiles.keys, 0)),
-                 .v = aligned(pack(keys, tiles.keys, 1)),
-                 .query_rows_max = tiles.queries.rows_max,
-                 .key_rows_max = tiles.keys.rows_max,
-                 .causal = tiles.causal,
-                 .scale = shape.scale};
-  in.query_ends = upload(std::span<const int32_t>(tiles.queries.ends), in.q.device());
-  in.key_ends = upload(std::span<const int32_t>(tiles.keys.ends), in.q.device());
   return in;
+}
+
+CallInputs backward_inputs(const PackedTiles& tiles, const RowStore& queries, const RowStore& keys,
+                           CallRows* rows) {
+  CallInputs in = forward_inputs(tiles, queries, keys, rows);
+  in.d_o = rows->packed(queries, tiles.queries, 1);
+  in.lse = rows->head_first(queries, tiles.queries, 2, tiles.dense);
+  in.o = rows->packed(queries, tiles.queries, 5);
+  return in;
+}
+
+FlashInputs flash_inputs(const AttentionShape& shape, const CallInputs& in) {
+  return {.q = in.q,
+          .k = in.k,
+          .v = in.v,
+          .query_ends = in.query_ends,
+          .key_ends = in.key_ends,
+          .query_rows_max = in.tiles->queries.rows_max,
+          .key_rows_max = in.tiles->keys.rows_max,
+          .causal = in.tiles->causal,
+          .scale = shape.scale};
 }
 
 // [tiles, rows of a tile, ...] of packed rows.
@@ -86,171 +74,105 @@ at::Tensor by_tile(const at::Tensor& rows, const Packing& packing) {
   return rows.view(sizes);
 }
 
-DenseInputs dense_inputs(const AttentionShape& shape, const PackedTiles& tiles,
-                         const RowStore& queries, const RowStore& keys) {
-  const auto packed = [](const RowStore& store, const Packing& packing, size_t tensor_idx) {
-    return by_tile(aligned(pack(store, packing, tensor_idx)), packing);
-  };
-  return {.q = packed(queries, tiles.queries, 0),
-          .k = packed(keys, tiles.keys, 0),
-          .v = packed(keys, tiles.keys, 1),
-          .causal = tiles.causal,
+DenseInputs dense_inputs(const AttentionShape& shape, const CallInputs& in) {
+  return {.q = by_tile(in.q, in.tiles->queries),
+          .k = by_tile(in.k, in.tiles->keys),
+          .v = by_tile(in.v, in.tiles->keys),
+          .causal = in.tiles->causal,
           .scale = shape.scale};
 }
 
-// Where results have the type of the inputs, rows have one part each.
+// Where results have the type of the inputs, rows have one part each: what computes them stays
+// whole.
 std::vector<PackedTiles> calls_for(const AttentionShape& shape,
                                    const std::vector<AttentionSlice>& slices,
-                                   const RowStore& queries, const RowStore& keys,
-                                   Direction direction) {
-  const size_t result_idx = direction == Direction::kForward ? 1 : 4;  // of the queries' tensors
+                                   const RowStore& queries, Direction direction) {
   const at::ScalarType type = queries.tensors(0).at(0).scalar_type();
-  bool sums = true;
-  const auto check = [&](const RowStore& store, size_t first_result) {
-    for (int32_t source = 0; source < store.num_sources(); ++source) {
-      const std::vector<at::Tensor>& tensors = store.tensors(source);
-      for (size_t idx = first_result; idx < tensors.size(); ++idx) {
-        sums = sums && tensors[idx].scalar_type() != type;
-      }
-    }
-  };
-  check(queries, result_idx);
-  check(keys, 2);
-  const bool dense = cudnn_attention_refusal(shape, type, direction).empty();
-  return packed_tiles(slices, {.dense = dense, .split = dense && sums});
+  const size_t result_idx = direction == Direction::kForward ? 1 : 4;
+  PackingOptions options;
+  options.dense = cudnn_attention_refusal(shape, type, direction).empty();
+  for (int32_t source = 0; source < queries.num_sources(); ++source) {
+    const bool sums = queries.tensors(source).at(result_idx).scalar_type() != type;
+    if (!sums) options.whole_sources.push_back(source);
+    options.split = options.split || (options.dense && sums);
+  }
+  return packed_tiles(slices, options);
 }
 
 // What a call of the library gives, for each call in order; computed side by side.
 template <typename Output, typename Compute>
-std::vector<Output> compute_calls(const std::vector<PackedTiles>& calls, at::Device device,
-                                  const Compute& compute) {
+std::vector<Output> compute_calls(const std::vector<CallInputs>& calls, const Compute& compute) {
   std::vector<Output> outputs;
   if (calls.size() == 1) {
     outputs.push_back(compute(calls.front()));
     return outputs;
   }
-  SideQueues queues(device);
-  for (const PackedTiles& call : calls) {
+  SideQueues queues(calls.front().q.device());
+  for (const CallInputs& call : calls) {
     queues.run([&] { outputs.push_back(compute(call)); });
   }
   queues.join();
   return outputs;
 }
 
-LibraryOutput forward_of(const AttentionShape& shape, const PackedTiles& tiles,
-                         const RowStore& queries, const RowStore& keys) {
-  return tiles.dense ? cudnn_forward(dense_inputs(shape, tiles, queries, keys))
-                     : flash_forward(flash_inputs(shape, tiles, queries, keys));
-}
+// Of rows that are copied for calls side by side.
+constexpr int64_t kCopiedBytes = int64_t{1} << 30;
 
-void merge_output(const AttentionShape& shape, const PackedTiles& tiles, const LibraryOutput& out,
-                  const RowStore& queries) {
-  const auto* o = device_data<const cuda::Bf16>(out.o);
-  const auto* lse = device_data<const float>(out.lse);
-  for (const PackedPiece& piece : tiles.queries.pieces) {
-    cuda::PartLse<float> part{
-        .data = lse + piece.packed_begin, .row_stride = 1, .head_stride = tiles.queries.rows()};
-    if (tiles.dense) part = {lse + piece.packed_begin * shape.heads, shape.heads, 1};
-    const at::Tensor to = rows_of(queries, piece, 1);
-    const auto merge = [&]<typename O>() {
-      cuda::merge_attention_rows(shape, piece.rows.size(), device_data<O>(to),
-                                 device_data<float>(rows_of(queries, piece, 2)),
-                                 o + piece.packed_begin * shape.query_row_size(), part,
-                                 current_stream());
-    };
-    if (to.scalar_type() == at::kFloat) {
-      merge.operator()<float>();
-    } else {
-      merge.operator()<cuda::Bf16>();
-    }
+// All calls: inputs, what the library gives, what becomes of it; as many side by side as copies of
+// their rows may take memory.
+template <typename Output, typename Inputs, typename Compute, typename Add>
+void run_calls(const AttentionShape& shape, const std::vector<PackedTiles>& calls,
+               const Inputs& inputs_of, const Compute& compute, const Add& add) {
+  for (size_t next = 0; next < calls.size();) {
+    CallRows rows(shape);
+    std::vector<CallInputs> inputs;
+    do {
+      inputs.push_back(inputs_of(calls[next], &rows));
+      next += 1;
+    } while (next < calls.size() && rows.copied_bytes() < kCopiedBytes);
+    rows.copy();
+    const std::vector<Output> outputs = compute_calls<Output>(inputs, compute);
+    PartSums sums(shape);
+    for (size_t idx = 0; idx < inputs.size(); ++idx) add(*inputs[idx].tiles, outputs[idx], &sums);
+    sums.finish();
   }
-}
-
-// Where every row has one part, the store holds that part.
-void copy_packed(const at::Tensor& packed, const Packing& packing, const RowStore& store,
-                 size_t tensor_idx) {
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
-  for (const PackedPiece& piece : packing.pieces) {
-    copies.emplace_back(packed.narrow(0, piece.packed_begin, piece.rows.size()),
-                        rows_of(store, piece, tensor_idx));
-  }
-  gpu_copy(copies);
-}
-
-// Adds packed rows to the sums of a store. Pieces in one launch must be disjoint; a row that comes
-// again begins the next launch, so sums have a fixed order.
-void add_packed(const at::Tensor& packed, const Packing& packing, const RowStore& store,
-                size_t tensor_idx) {
-  const int64_t row_size = packed.numel() / packing.rows();
-  if (rows_of(store, packing.pieces.front(), tensor_idx).scalar_type() == packed.scalar_type()) {
-    return copy_packed(packed.view({packing.rows(), row_size}), packing, store, tensor_idx);
-  }
-  const auto* values = device_data<const cuda::Bf16>(packed);
-  std::vector<cuda::AddPiece<cuda::Bf16>> batch;
-  std::map<int32_t, std::vector<Range>> rows;
-  const auto overlaps = [&](const PackedPiece& piece) {
-    for (const Range& other : rows[piece.source]) {
-      if (!intersect(other, piece.rows).empty()) return true;
-    }
-    return false;
-  };
-  const auto flush = [&] {
-    cuda::add_pieces<cuda::Bf16>(batch, current_stream());
-    batch.clear();
-    rows.clear();
-  };
-  for (const PackedPiece& piece : packing.pieces) {
-    if (overlaps(piece)) flush();
-    rows[piece.source].push_back(piece.rows);
-    batch.push_back({values + piece.packed_begin * row_size,
-                     device_data<float>(rows_of(store, piece, tensor_idx)),
-                     piece.rows.size() * row_size});
-  }
-  flush();
-}
-
-LibraryGradients backward_of(const AttentionShape& shape, const PackedTiles& tiles,
-                             const RowStore& queries, const RowStore& keys) {
-  const at::Tensor d_o = aligned(pack(queries, tiles.queries, 1).contiguous());
-  const at::Tensor lse = pack(queries, tiles.queries, 2);
-  const at::Tensor delta = pack(queries, tiles.queries, 3);
-  // The operations ask for O, of which they use the row sums with dO alone.
-  const at::Tensor o = at::empty_like(d_o);
-  cuda::attention_projected_output(shape, tiles.queries.rows(), device_data<const cuda::Bf16>(d_o),
-                                   device_data<const float>(delta), device_data<cuda::Bf16>(o),
-                                   current_stream());
-  if (!tiles.dense) {
-    return flash_backward(flash_inputs(shape, tiles, queries, keys), d_o, o, lse.t().contiguous());
-  }
-  return cudnn_backward(dense_inputs(shape, tiles, queries, keys), by_tile(d_o, tiles.queries),
-                        by_tile(o, tiles.queries), by_tile(lse.contiguous(), tiles.queries));
-}
-
-void add_gradients(const PackedTiles& tiles, const LibraryGradients& gradients,
-                   const RowStore& queries, const RowStore& keys) {
-  add_packed(gradients.d_q, tiles.queries, queries, 4);
-  add_packed(gradients.d_k, tiles.keys, keys, 2);
-  add_packed(gradients.d_v, tiles.keys, keys, 3);
 }
 
 void run_forward(const AttentionShape& shape, const std::vector<PackedTiles>& calls,
                  const RowStore& queries, const RowStore& keys) {
-  const auto outputs = compute_calls<LibraryOutput>(
-      calls, queries.tensors(0).at(0).device(),
-      [&](const PackedTiles& call) { return forward_of(shape, call, queries, keys); });
-  for (size_t idx = 0; idx < calls.size(); ++idx) {
-    merge_output(shape, calls[idx], outputs[idx], queries);
-  }
+  run_calls<LibraryOutput>(
+      shape, calls,
+      [&](const PackedTiles& call, CallRows* rows) {
+        return forward_inputs(call, queries, keys, rows);
+      },
+      [&](const CallInputs& in) {
+        return in.tiles->dense ? cudnn_forward(dense_inputs(shape, in))
+                               : flash_forward(flash_inputs(shape, in));
+      },
+      [&](const PackedTiles& call, const LibraryOutput& out, PartSums* sums) {
+        sums->merge(call.queries, out.o, out.lse, call.dense, queries);
+      });
+}
+
+LibraryGradients backward_of(const AttentionShape& shape, const CallInputs& in) {
+  if (!in.tiles->dense) return flash_backward(flash_inputs(shape, in), in.d_o, in.o, in.lse);
+  return cudnn_backward(dense_inputs(shape, in), by_tile(in.d_o, in.tiles->queries),
+                        by_tile(in.o, in.tiles->queries), in.lse);
 }
 
 void run_backward(const AttentionShape& shape, const std::vector<PackedTiles>& calls,
                   const RowStore& queries, const RowStore& keys) {
-  const auto gradients = compute_calls<LibraryGradients>(
-      calls, queries.tensors(0).at(0).device(),
-      [&](const PackedTiles& call) { return backward_of(shape, call, queries, keys); });
-  for (size_t idx = 0; idx < calls.size(); ++idx) {
-    add_gradients(calls[idx], gradients[idx], queries, keys);
-  }
+  run_calls<LibraryGradients>(
+      shape, calls,
+      [&](const PackedTiles& call, CallRows* rows) {
+        return backward_inputs(call, queries, keys, rows);
+      },
+      [&](const CallInputs& in) { return backward_of(shape, in); },
+      [&](const PackedTiles& call, const LibraryGradients& gradients, PartSums* sums) {
+        sums->add(call.queries, gradients.d_q, queries, 4);
+        sums->add(call.keys, gradients.d_k, keys, 2);
+        sums->add(call.keys, gradients.d_v, keys, 3);
+      });
 }
 
 // ---- the plain kernel
@@ -322,7 +244,7 @@ void gpu_attention_forward(const AttentionShape& shape, const std::vector<Attent
                            const RowStore& queries, const RowStore& keys) {
   const at::ScalarType type = queries.tensors(0).at(0).scalar_type();
   if (flash_attention_refusal(shape, type).empty()) {
-    return run_forward(shape, calls_for(shape, slices, queries, keys, Direction::kForward), queries,
+    return run_forward(shape, calls_for(shape, slices, queries, Direction::kForward), queries,
                        keys);
   }
   for_device_type(type, [&]<typename T>() {
@@ -334,8 +256,8 @@ void gpu_attention_backward(const AttentionShape& shape, const std::vector<Atten
                             const RowStore& queries, const RowStore& keys) {
   const at::ScalarType type = queries.tensors(0).at(0).scalar_type();
   if (flash_attention_refusal(shape, type).empty()) {
-    return run_backward(shape, calls_for(shape, slices, queries, keys, Direction::kBackward),
-                        queries, keys);
+    return run_backward(shape, calls_for(shape, slices, queries, Direction::kBackward), queries,
+                        keys);
   }
   for_device_type(type, [&]<typename T>() {
     for (const AttentionSlice& slice : slices) slice_backward<T>(shape, slice, queries, keys);
@@ -372,7 +294,7 @@ void run_once(const AttentionShape& shape, const DenseShape& dense, const at::Te
   run_forward(shape, {call}, queries, keys);
   if (!cudnn_attention_refusal(shape, q.scalar_type(), Direction::kBackward).empty()) return;
   RowStore backward_queries;
-  backward_queries.add({0, query_rows}, {q, q, lse, lse, row_sums});
+  backward_queries.add({0, query_rows}, {q, q, lse, lse, row_sums, q});
   RowStore backward_keys;
   backward_keys.add({0, key_rows}, {k, k, key_sums, key_sums});
   run_backward(shape, {call}, backward_queries, backward_keys);
@@ -397,10 +319,14 @@ void gpu_merge_rows(const AttentionShape& shape, const at::Tensor& o, const at::
                     const at::Tensor& part_o, const at::Tensor& part_lse) {
   for_device_type(part_o.scalar_type(), [&]<typename T>() {
     using A = Accumulate<T>;
-    cuda::merge_attention_rows(
-        shape, o.size(0), device_data<A>(o), device_data<A>(lse), device_data<const T>(part_o),
-        {.data = device_data<const A>(part_lse), .row_stride = shape.heads, .head_stride = 1},
-        current_stream());
+    const cuda::MergePiece<A, T> whole{
+        .rows = o.size(0),
+        .o = device_data<A>(o),
+        .lse = device_data<A>(lse),
+        .part_o = device_data<const T>(part_o),
+        .part_lse = {
+            .data = device_data<const A>(part_lse), .row_stride = shape.heads, .head_stride = 1}};
+    cuda::merge_attention_rows<A, T>(shape, {&whole, 1}, current_stream());
   });
 }
 
@@ -410,6 +336,17 @@ void gpu_delta(const AttentionShape& shape, const at::Tensor& o, const at::Tenso
     cuda::attention_delta(shape, o.size(0), device_data<const T>(o), device_data<const T>(d_o),
                           device_data<Accumulate<T>>(delta), current_stream());
   });
+}
+
+at::Tensor gpu_projected_output(const AttentionShape& shape, const at::Tensor& d_o,
+                                const at::Tensor& delta) {
+  at::Tensor o = at::empty_like(d_o);
+  for_device_type(d_o.scalar_type(), [&]<typename T>() {
+    cuda::attention_projected_output(shape, d_o.size(0), device_data<const T>(d_o),
+                                     device_data<const Accumulate<T>>(delta), device_data<T>(o),
+                                     current_stream());
+  });
+  return o;
 }
 
 void gpu_copy(const std::vector<std::pair<at::Tensor, at::Tensor>>& from_to) {

@@ -1,7 +1,7 @@
 // Core attention of the slices of one launch on a GPU: attention_kernel.h there.
 //
 // Slices become bottom-right tiles; the rows of tiles are packed one after the other (where they
-// already lie so, as those of whole documents do, nothing is copied). Long squares and
+// already lie so, as those of whole documents do, nothing is copied: call_rows.h). Long squares and
 // rectangles go to cuDNN, where bits need not repeat (kernels/packed_tiles.h); all other causal
 // tiles and all full ones are the sequences of one call of FlashAttention-2 each. Results are
 // merged into those of the launch in a fixed order. Shapes and types that it does not run go to the
@@ -31,6 +31,9 @@ void gpu_merge_rows(const AttentionShape& shape, const at::Tensor& o, const at::
                     const at::Tensor& part_o, const at::Tensor& part_lse);
 void gpu_delta(const AttentionShape& shape, const at::Tensor& o, const at::Tensor& d_o,
                const at::Tensor& delta);
+// Rows of O made from dO and delta alone, as cuda::attention_projected_output says.
+at::Tensor gpu_projected_output(const AttentionShape& shape, const at::Tensor& d_o,
+                                const at::Tensor& delta);
 // Copies between contiguous tensors of one type, in one launch.
 void gpu_copy(const std::vector<std::pair<at::Tensor, at::Tensor>>& from_to);
 

@@ -122,19 +122,16 @@ LibraryOutput cudnn_forward(const DenseInputs& in) {
       heads_first(in.q), heads_first(in.k), heads_first(in.v), /*attn_bias=*/std::nullopt,
       /*compute_log_sumexp=*/true, /*dropout_p=*/0.0, in.causal,
       /*return_debug_mask=*/false, in.scale);
-  const at::Tensor lse = std::get<1>(result);
-  const std::vector<int64_t> sizes = {in.q.size(0), in.q.size(2), in.q.size(1)};
-  return {rows_first(std::get<0>(result)), rows_first(lse.view(sizes))};
+  return {rows_first(std::get<0>(result)), std::get<1>(result).squeeze(3)};
 }
 
 LibraryGradients cudnn_backward(const DenseInputs& in, const at::Tensor& d_o, const at::Tensor& o,
                                 const at::Tensor& lse) {
   const at::Tensor random_state = at::empty({}, in.q.options().dtype(at::kLong));
-  const at::Tensor heads_lse = lse.transpose(1, 2).contiguous().unsqueeze(3);
   auto [d_q, d_k, d_v] = at::_scaled_dot_product_cudnn_attention_backward(
       heads_first(d_o), heads_first(in.q), heads_first(in.k), heads_first(in.v), heads_first(o),
-      heads_lse, random_state, random_state, /*attn_bias=*/{}, /*cum_seq_q=*/{}, /*cum_seq_k=*/{},
-      in.q.size(1), in.k.size(1), /*dropout_p=*/0.0, in.causal, in.scale);
+      lse.unsqueeze(3), random_state, random_state, /*attn_bias=*/{}, /*cum_seq_q=*/{},
+      /*cum_seq_k=*/{}, in.q.size(1), in.k.size(1), /*dropout_p=*/0.0, in.causal, in.scale);
   return {rows_first(d_q), rows_first(d_k), rows_first(d_v)};
 }
 

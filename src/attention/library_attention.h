@@ -16,7 +16,7 @@
 // cuDNN's dense attention on B rectangles of one size, full, or causal if they are squares: nearly
 // twice as fast on Hopper, but each new shape costs it a plan of 50 ms in each thread, and its
 // backward adds in no fixed order. q [B, S, H, K], k and v [B, T, G, K], rows of one head
-// contiguous; LSE [B, S, H]. Thread contract: work is queued on the calling thread's stream.
+// contiguous; LSE [B, H, S]. Thread contract: work is queued on the calling thread's stream.
 #pragma once
 
 #include <ATen/core/Tensor.h>

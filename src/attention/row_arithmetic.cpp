@@ -4,6 +4,7 @@
 
 #include "attention/gpu_attention.h"
 #include "attention/real_types.h"
+#include "base/check.h"
 #include "device/device.h"
 #include "kernels/cpu/attention_rows.h"
 
@@ -36,6 +37,13 @@ at::Tensor row_delta(const AttentionShape& shape, const at::Tensor& o_THK,
                           d_o_THK.const_data_ptr<Real>(), delta.data_ptr<Real>());
   });
   return delta;
+}
+
+at::Tensor projected_output(const AttentionShape& shape, const at::Tensor& d_o_THK,
+                            const at::Tensor& delta_TH) {
+  LONGSPAN_CHECK(d_o_THK.is_cuda(), "rows on ", d_o_THK.device().str());
+  if constexpr (kBuiltWithCuda) return gpu_projected_output(shape, d_o_THK, delta_TH);
+  return {};
 }
 
 }  // namespace longspan

@@ -20,4 +20,9 @@ void merge_rows(const AttentionShape& shape, const at::Tensor& o_THK, const at::
 at::Tensor row_delta(const AttentionShape& shape, const at::Tensor& o_THK,
                      const at::Tensor& d_o_THK);
 
+// Rows whose sums with dO are delta, from those two: for kernels that want O for these sums, where
+// O itself is on another rank. GPUs alone; InternalError elsewhere.
+at::Tensor projected_output(const AttentionShape& shape, const at::Tensor& d_o_THK,
+                            const at::Tensor& delta_TH);
+
 }  // namespace longspan

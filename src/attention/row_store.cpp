@@ -3,6 +3,8 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 
+#include <tuple>
+
 #include "base/check.h"
 
 namespace longspan {
@@ -21,13 +23,21 @@ std::vector<at::Tensor> narrowed(const std::vector<at::Tensor>& tensors, const R
 }  // namespace
 
 void RowStore::add(const Range& line, std::vector<at::Tensor> tensors) {
+  add(line, std::move(tensors), normalize({line}));
+}
+
+void RowStore::add(const Range& line, std::vector<at::Tensor> tensors,
+                   const std::vector<Range>& parts) {
   for (const at::Tensor& tensor : tensors) {
     LONGSPAN_CHECK(tensor.size(0) == line.size(), "a tensor of ", tensor.size(0),
                    " rows for line rows ", line);
   }
-  if (line.empty()) return;
+  if (parts.empty()) return;
   sources_.push_back(std::move(tensors));
-  add_entries(line, num_sources() - 1, 0);
+  for (const Range& part : parts) {
+    LONGSPAN_CHECK(line.contains(part), "rows ", part, " of line rows ", line);
+    add_entries(part, num_sources() - 1, part.begin - line.begin);
+  }
 }
 
 void RowStore::add(const RowStore& other) {
@@ -102,15 +112,26 @@ std::vector<at::Tensor> RowStore::rows(const Range& line) const {
 
 RowStore join(const RowStore& a, const RowStore& b, const std::vector<Range>& lines) {
   RowStore joined;
+  std::map<std::tuple<int32_t, int32_t, int64_t>, int32_t> sources;
+  const auto add = [&](const RowStore::Piece& of_a, const RowStore::Piece& of_b) {
+    const int64_t row_of_a = of_a.rows.begin + of_b.line.begin - of_a.line.begin;
+    const int64_t offset = of_b.rows.begin - row_of_a;  // from a's row to the same row of b
+    const Range both = intersect({0, a.tensors(of_a.source).at(0).size(0)},
+                                 {-offset, b.tensors(of_b.source).at(0).size(0) - offset});
+    const auto [source, is_new] =
+        sources.try_emplace({of_a.source, of_b.source, offset}, joined.num_sources());
+    if (is_new) {
+      std::vector<at::Tensor> tensors = narrowed(a.tensors(of_a.source), both);
+      for (at::Tensor& tensor : narrowed(b.tensors(of_b.source), shift(both, offset))) {
+        tensors.push_back(std::move(tensor));
+      }
+      joined.sources_.push_back(std::move(tensors));
+    }
+    joined.add_entries(of_b.line, source->second, row_of_a - both.begin);
+  };
   for (const Range& line : lines) {
     for (const RowStore::Piece& of_a : a.find(line)) {
-      for (const RowStore::Piece& of_b : b.find(of_a.line)) {
-        const int64_t skipped = of_b.line.begin - of_a.line.begin;
-        const Range rows = shift({0, of_b.line.size()}, of_a.rows.begin + skipped);
-        std::vector<at::Tensor> tensors = a.views({of_a.source, of_b.line, rows});
-        for (at::Tensor& tensor : b.views(of_b)) tensors.push_back(std::move(tensor));
-        joined.add(of_b.line, std::move(tensors));
-      }
+      for (const RowStore::Piece& of_b : b.find(of_a.line)) add(of_a, of_b);
     }
   }
   return joined;

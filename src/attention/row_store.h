@@ -34,6 +34,8 @@ class RowStore {
   // Row i of every tensor belongs to line position line.begin + i. Lines already there keep their
   // first source.
   void add(const Range& line, std::vector<at::Tensor> tensors);
+  // Of these rows, those on `parts` of the line alone.
+  void add(const Range& line, std::vector<at::Tensor> tensors, const std::vector<Range>& parts);
   void add(const RowStore& other);
 
   int32_t num_sources() const { return static_cast<int32_t>(sources_.size()); }
@@ -49,6 +51,8 @@ class RowStore {
   std::vector<at::Tensor> views(const Piece& piece) const;
 
  private:
+  friend RowStore join(const RowStore& a, const RowStore& b, const std::vector<Range>& lines);
+
   struct Entry {
     Range line;
     int32_t source = 0;
@@ -60,7 +64,8 @@ class RowStore {
   std::map<int64_t, Entry> entries_;  // by line.begin; disjoint
 };
 
-// The lines of both stores, each source carrying the tensors of `a` and then those of `b`: views.
+// Those lines of both stores, each source carrying the tensors of `a` and then those of `b`: views.
+// A source has all rows that two sources share, those around the lines too.
 RowStore join(const RowStore& a, const RowStore& b, const std::vector<Range>& lines);
 
 // Sums over rows of the line, zero at first: dK and dV of a rank's own rows, for example.

@@ -87,6 +87,30 @@ TEST(RowStore, JoinCutsAtTheBordersOfBoth) {
   EXPECT_THROW(both.find({1, 3}), InternalError);
 }
 
+TEST(RowStore, JoinKeepsTheRowsAroundItsLines) {
+  RowStore a;
+  a.add({10, 40}, {line_rows({10, 40})});
+  RowStore b;
+  b.add({0, 30}, {line_rows({0, 30})});
+  const RowStore both = join(a, b, {{12, 15}, {20, 22}});
+  ASSERT_EQ(both.num_sources(), 1) << "the same rows of the same sources";
+  EXPECT_TRUE(both.tensors(0)[0].equal(line_rows({10, 30})));
+  EXPECT_TRUE(both.tensors(0)[1].equal(line_rows({10, 30})));
+  EXPECT_EQ(both.lines(), (std::vector<Range>{{12, 15}, {20, 22}}));
+  EXPECT_TRUE(both.rows({20, 22})[1].equal(line_rows({20, 22})));
+}
+
+TEST(RowStore, PartsOfALineComeFromOneSource) {
+  RowStore store;
+  store.add({10, 40}, {line_rows({10, 40})}, {{12, 15}, {20, 22}});
+  store.add({10, 40}, {line_rows({10, 40}).neg()}, {{15, 20}});
+  EXPECT_TRUE(store.rows({13, 15})[0].equal(line_rows({13, 15})));
+  EXPECT_TRUE(store.rows({15, 20})[0].equal(line_rows({15, 20}).neg()));
+  EXPECT_EQ(store.find({14, 22}).back().source, 0);
+  EXPECT_THROW(store.find({10, 13}), InternalError);
+  EXPECT_THROW(store.add({10, 40}, {line_rows({10, 40})}, {{30, 41}}), InternalError);
+}
+
 TEST(RowAccumulator, AddsAcrossRangesAndShowsSums) {
   RowAccumulator sums({{0, 4}, {10, 13}}, {{1}}, at::kDouble);
   sums.add({1, 3}, {line_rows({1, 3})});

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kSquareStepMin = 128;  // rows of a tile of the kernels
 constexpr int64_t kSquareSteps = 8;      // between a size and its double
 constexpr int64_t kBatchRowsMax = 8192;  // one square of so many rows fills a GPU by itself
-constexpr int64_t kRectangleMax = 32768;
+constexpr int64_t kRectangleMax = kUnsplitRowsMax;
 constexpr int64_t kSquareMax = 65536;  // longer ones, without `split`, are planned when met
 constexpr int64_t kFillingShare = 8;   // of a rectangle's queries may be zeros
 
@@ -60,7 +60,7 @@ class Packer {
     const int64_t rows = tile.query_rows.size();
     const int64_t before = tile.key_rows.size() - rows;  // keys that every query sees
     if (!options_.dense) return pack(tile);
-    if (options_.split) return add_blocks(tile);
+    if (options_.split && !stays_whole(tile)) return add_blocks(tile);
     if (tile.causal && before == 0 && rows >= kDenseRowsMin) return add_square(tile);
     pack(tile);
   }
@@ -75,6 +75,11 @@ class Packer {
   }
 
  private:
+  bool stays_whole(const BottomRightTile& tile) const {
+    const std::vector<int32_t>& whole = options_.whole_sources;
+    return std::find(whole.begin(), whole.end(), tile.query_source) != whole.end();
+  }
+
   void pack(const BottomRightTile& tile) {
     PackedTiles& call = tile.causal ? causal_ : full_;
     call.queries.add(tile.query_source, tile.query_rows, tile.query_rows.size());

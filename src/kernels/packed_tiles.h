@@ -61,14 +61,17 @@ struct PackedTiles {
 
 struct PackingOptions {
   bool dense = false;  // with dense calls
-  bool split =
-      false;  // with parts of tiles: rows of queries stand in several calls, results add up
+  // With parts of tiles: rows of queries stand in several calls, results add up.
+  bool split = false;
+  std::vector<int32_t> whole_sources = {};  // of queries whose tiles stay whole all the same
 };
 
 // Smaller ones gain nothing from dense attention.
 inline constexpr int64_t kDenseRowsMin = 1024;
 inline constexpr int64_t kRectangleRowsMin = 512;
 inline constexpr int64_t kRectangleKeysMin = 1024;
+// A causal tile over its own rows alone is one part up to here, with `split` too.
+inline constexpr int64_t kUnsplitRowsMax = 32768;
 
 // The least size of a square that holds so many rows.
 int64_t square_size(int64_t rows);

@@ -167,6 +167,29 @@ TEST_P(RandomSlices, EveryVisiblePairStandsOnceInACall) {
   EXPECT_EQ(dense_rows > 0, options.dense);
 }
 
+TEST(PackedTiles, TilesOfWholeSourcesAreOnePart) {
+  const std::vector<AttentionSlice> slices = {{0, 0, 0, {3000, 5000}, {0, 5000}, 3000},
+                                              {1, 1, 1, {0, 5000}, {0, 5000}, 0},
+                                              {2, 1, 0, {5000, 5600}, {0, 3600}, 3000}};
+  std::map<int32_t, int64_t> parts;
+  for (const PackedTiles& call :
+       packed_tiles(slices, {.dense = true, .split = true, .whole_sources = {1}})) {
+    for (size_t idx = 0; idx + 1 < call.queries.ends.size(); ++idx) {
+      parts[tile_rows(call.queries, idx).source] += 1;
+    }
+  }
+  EXPECT_EQ(parts[1], 2) << "a tile for each slice";
+  EXPECT_GT(parts[0], 1);
+}
+
+TEST(PackedTiles, AnUnsplitSquareIsOnePart) {
+  for (const int64_t rows : {kUnsplitRowsMax, kUnsplitRowsMax + 1}) {
+    const auto calls =
+        packed_tiles({{0, 0, 0, {0, rows}, {0, rows}, 0}}, {.dense = true, .split = true});
+    EXPECT_EQ(calls.size() == 1, rows == kUnsplitRowsMax) << rows;
+  }
+}
+
 TEST(PackedTiles, AHugeSquareIsBlocks) {
   const std::vector<PackedTiles> calls =
       packed_tiles({{0, 0, 0, {0, 200000}, {0, 200000}, 0}}, {.dense = true, .split = true});

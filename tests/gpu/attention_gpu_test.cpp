@@ -108,7 +108,7 @@ class AttentionRun {
     for (size_t i = 0; i < q_.size(); ++i) {
       const at::Tensor o = o_[i].to(options_);
       add(&backward_queries,
-          {q_[i], d_o_[i], lse_[i], row_delta(made_.shape, o, d_o_[i]), d_q_[i]});
+          {q_[i], d_o_[i], lse_[i], row_delta(made_.shape, o, d_o_[i]), d_q_[i], o});
     }
     for (size_t i = 0; i < k_.size(); ++i) add(&backward_keys, {k_[i], v_[i], d_k_[i], d_v_[i]});
     attention_backward(made_.shape, made_.slices, backward_queries, backward_keys);

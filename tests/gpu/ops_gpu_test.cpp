@@ -6,6 +6,7 @@
 #include "attention/row_arithmetic.h"
 #include "device/device_types.h"
 #include "gpu_test.h"
+#include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/row_pieces.h"
 #include "layers/embedding.h"
 #include "layers/head_loss.h"
@@ -320,6 +321,70 @@ TEST_F(GpuOps, PiecesAreCopiedAndAdded) {
     cuda::add_pieces<cuda::Bf16>(additions, current_stream());
     EXPECT_TRUE(copied.equal(expected_copy)) << "seed " << seed;
     EXPECT_TRUE(added.equal(expected_sum)) << "seed " << seed;
+  }
+}
+
+// More pieces than one launch takes: as one merge for each piece leaves them, bit for bit.
+TEST_F(GpuOps, ManyMergesAreOneLaunch) {
+  using cuda::Bf16;
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    RandomStream random(seed, "merges");
+    const AttentionShape shape{.heads = random.between(1, 6),
+                               .key_heads = 1,
+                               .head_width = seed % 2 == 0 ? 128 : random.between(1, 140)};
+    const int64_t rows = 3000;
+    const std::vector<int64_t> sizes = {rows, shape.heads, shape.head_width};
+    const at::Tensor part_o = on_gpu(rounded(random, sizes, at::kBFloat16), at::kBFloat16);
+    const at::Tensor part_lse =
+        on_gpu(rounded(random, {rows, shape.heads}, at::kFloat), at::kFloat);
+    const at::Tensor o = on_gpu(rounded(random, sizes, at::kFloat), at::kFloat);
+    const at::Tensor lse = on_gpu(rounded(random, {rows, shape.heads}, at::kFloat), at::kFloat);
+    const at::Tensor expected_o = o.clone();
+    const at::Tensor expected_lse = lse.clone();
+    std::vector<cuda::MergePiece<float, Bf16>> pieces;
+    for (int64_t begin = 0; begin < rows;) {
+      const int64_t count = std::min(rows - begin, random.between(1, 40));
+      const auto part = [&](const at::Tensor& of) { return of.narrow(0, begin, count); };
+      if (random.below(4) > 0) {
+        gpu_merge_rows(shape, part(expected_o), part(expected_lse), part(part_o), part(part_lse));
+        pieces.push_back({count,
+                          device_data<float>(part(o)),
+                          device_data<float>(part(lse)),
+                          device_data<const Bf16>(part(part_o)),
+                          {device_data<const float>(part(part_lse)), shape.heads, 1}});
+      }
+      begin += count;
+    }
+    cuda::merge_attention_rows<float, Bf16>(shape, pieces, current_stream());
+    EXPECT_TRUE(o.equal(expected_o)) << "seed " << seed;
+    EXPECT_TRUE(lse.equal(expected_lse)) << "seed " << seed;
+  }
+}
+
+TEST_F(GpuOps, RowsAreTurnedHeadByHead) {
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    RandomStream random(seed, "head rows");
+    const int64_t heads = random.between(1, 40);
+    const int64_t rows = 20000;
+    const at::Tensor source = on_gpu(rounded(random, {rows, heads}, at::kFloat), at::kFloat);
+    const at::Tensor turned = at::zeros({heads, rows}, source.options());
+    at::Tensor expected = at::zeros_like(turned);
+    std::vector<cuda::HeadRowsPiece> pieces;
+    for (int64_t begin = 0; begin < rows;) {
+      const int64_t count = std::min(rows - begin, random.between(1, random.below(9) ? 90 : 2000));
+      const bool filling = random.below(4) == 0;
+      pieces.push_back({filling ? nullptr : device_data<float>(source) + begin * heads,
+                        device_data<float>(turned) + begin, count, rows});
+      at::Tensor to = expected.narrow(1, begin, count);
+      if (filling) {
+        to.fill_(std::numeric_limits<double>::infinity());
+      } else {
+        to.copy_(source.narrow(0, begin, count).t());
+      }
+      begin += count;
+    }
+    cuda::copy_head_rows(pieces, heads, current_stream());
+    EXPECT_TRUE(turned.equal(expected)) << "seed " << seed;
   }
 }
 

@@ -1,6 +1,8 @@
 #include "kernels/cuda/attention_rows.h"
 
-#include "kernels/cuda/launch.cuh"
+#include <bit>
+
+#include "kernels/cuda/piece_list.cuh"
 
 namespace longspan::cuda {
 namespace {
@@ -14,34 +16,40 @@ __device__ int64_t warp_lane() {
   return threadIdx.x % kWarp;
 }
 
-// A lane runs kVector neighbouring columns at a time.
+// `lanes` threads of a warp, a power of two, have one head of a row; a thread runs kVector
+// neighbouring columns at a time.
 template <typename O, typename T, int kVector>
-__global__ void merge_kernel(int64_t head_rows, int64_t heads, int64_t width, O* o,
-                             Accumulate<T>* lse, const T* part_o, PartLse<Accumulate<T>> part_lse) {
+__global__ void merge_kernel(PieceList<MergePiece<O, T>> list, int64_t heads, int64_t width,
+                             int lanes) {
   using A = Accumulate<T>;
-  const int64_t row = warp_row();
-  if (row >= head_rows) return;
-  const A before = lse[row];
-  const A part =
-      part_lse.data[row / heads * part_lse.row_stride + row % heads * part_lse.head_stride];
-  if (part == -INFINITY || part == INFINITY) return;
+  const int64_t block_rows = kThreads / lanes;
+  const BlockPart block = part_of_block(list, block_rows);
+  const MergePiece<O, T>& piece = list.pieces[block.piece];
+  const int64_t row = block.begin + threadIdx.x / lanes;
+  const int lane = static_cast<int>(threadIdx.x) % lanes;
+  const bool exists = row < piece.rows * heads;
+  const auto& lse = piece.part_lse;
+  const A before = exists ? piece.lse[row] : A{0};
+  const A part = exists ? lse.data[row / heads * lse.row_stride + row % heads * lse.head_stride]
+                        : static_cast<A>(-INFINITY);
+  const bool empty = part == -INFINITY || part == INFINITY;
   const A largest = before > part ? before : part;
   const A merged = largest + log(exp(before - largest) + exp(part - largest));
   const A weight = exp(before - merged);
   const A part_weight = exp(part - merged);
-  for (int64_t column = warp_lane() * kVector; column < width; column += kWarp * kVector) {
+  for (int64_t column = lane * kVector; !empty && column < width; column += lanes * kVector) {
     A values[kVector];
-    load<kVector>(part_o + row * width + column, values);
+    load<kVector>(piece.part_o + row * width + column, values);
     if (before != -INFINITY) {  // otherwise the part is all there is
       A earlier[kVector];
-      load<kVector>(o + row * width + column, earlier);
+      load<kVector>(piece.o + row * width + column, earlier);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) values[i] = weight * earlier[i] + part_weight * values[i];
     }
-    store<kVector>(o + row * width + column, values);
+    store<kVector>(piece.o + row * width + column, values);
   }
   __syncwarp();
-  if (warp_lane() == 0) lse[row] = merged;
+  if (lane == 0 && !empty) piece.lse[row] = merged;
 }
 
 template <typename T, int kVector>
@@ -112,13 +120,21 @@ bool is_wide(int64_t width, Pointers... pointers) {
 }  // namespace
 
 template <typename O, typename T>
-void merge_attention_rows(const AttentionShape& shape, int64_t rows, O* o, Accumulate<T>* lse,
-                          const T* part_o, const PartLse<Accumulate<T>>& part_lse, Stream stream) {
-  const int64_t head_rows = rows * shape.heads;
-  const bool wide = is_wide(shape.head_width, o, part_o);
-  launch("merge of attention rows", wide ? merge_kernel<O, T, kColumns> : merge_kernel<O, T, 1>,
-         blocks_of(head_rows), kThreads, stream, head_rows, shape.heads, shape.head_width, o, lse,
-         part_o, part_lse);
+void merge_attention_rows(const AttentionShape& shape, std::span<const MergePiece<O, T>> pieces,
+                          Stream stream) {
+  constexpr int kVector = kWide<T>;
+  bool wide = shape.head_width % kVector == 0;
+  for (const MergePiece<O, T>& piece : pieces) {
+    wide = wide && reinterpret_cast<uintptr_t>(piece.o) % (kVector * sizeof(O)) == 0 &&
+           is_aligned(piece.part_o);
+  }
+  const int64_t vectors = wide ? shape.head_width / kVector : shape.head_width;
+  const auto lanes =
+      static_cast<int>(std::min<uint64_t>(kWarp, std::bit_floor(static_cast<uint64_t>(vectors))));
+  launch_pieces(
+      "merge of attention rows", wide ? merge_kernel<O, T, kVector> : merge_kernel<O, T, 1>, pieces,
+      [&](const MergePiece<O, T>& piece) { return piece.rows * shape.heads; }, kThreads / lanes,
+      stream, shape.heads, shape.head_width, lanes);
 }
 
 template <typename T>
@@ -139,9 +155,9 @@ void attention_projected_output(const AttentionShape& shape, int64_t rows, const
          blocks_of(head_rows), kThreads, stream, head_rows, shape.head_width, d_o, delta, o);
 }
 
-#define LONGSPAN_INSTANTIATE_MERGE(O, T)                                                           \
-  template void merge_attention_rows(const AttentionShape&, int64_t, O*, Accumulate<T>*, const T*, \
-                                     const PartLse<Accumulate<T>>&, Stream);
+#define LONGSPAN_INSTANTIATE_MERGE(O, T)                                                       \
+  template void merge_attention_rows(const AttentionShape&, std::span<const MergePiece<O, T>>, \
+                                     Stream);
 LONGSPAN_INSTANTIATE_MERGE(Bf16, Bf16)
 LONGSPAN_INSTANTIATE_MERGE(float, Bf16)
 LONGSPAN_INSTANTIATE_MERGE(float, float)

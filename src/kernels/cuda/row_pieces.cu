@@ -1,43 +1,13 @@
 #include <algorithm>
 
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/piece_list.cuh"
 #include "kernels/cuda/row_pieces.h"
 
 namespace longspan::cuda {
 namespace {
 
-constexpr int kPieces = 96;  // of one launch: they fit into its 4 KB of arguments
-
-// Pieces with the first block of each; a block has kBlockUnits units of its piece.
-template <typename Piece>
-struct PieceList {
-  Piece pieces[kPieces];
-  int32_t block_end[kPieces];
-  int count = 0;
-};
-
-struct BlockPart {
-  int piece = 0;
-  int64_t begin = 0;
-};
-
-template <typename Piece>
-__device__ BlockPart part_of_block(const PieceList<Piece>& list, int64_t block_units) {
-  int low = 0;
-  int high = list.count - 1;
-  while (low < high) {
-    const int middle = (low + high) / 2;
-    if (static_cast<int>(blockIdx.x) < list.block_end[middle]) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  const int first_block = low == 0 ? 0 : list.block_end[low - 1];
-  return {low, (static_cast<int>(blockIdx.x) - first_block) * block_units};
-}
-
-constexpr int64_t kBlockBytes = 64 << 10;
+// Small enough that a few megabytes keep all multiprocessors busy.
+constexpr int64_t kBlockBytes = 16 << 10;
 
 template <typename Unit>
 __device__ void zero_units(void* target, int64_t bytes) {
@@ -77,11 +47,12 @@ __global__ void copy_kernel(PieceList<CopyPiece> list) {
   }
 }
 
-constexpr int64_t kBlockElements = 16 << 10;
+constexpr int64_t kBlockElements = 4 << 10;
 
 template <typename T, int kVector>
 __device__ void add_units(const T* source, Accumulate<T>* target, int64_t elements) {
   using A = Accumulate<T>;
+#pragma unroll 4
   for (int64_t at = threadIdx.x * kVector; at < elements; at += kThreads * kVector) {
     A more[kVector];
     A sums[kVector];
@@ -110,25 +81,21 @@ __global__ void add_kernel(PieceList<AddPiece<T>> list) {
   }
 }
 
-template <typename Piece, typename UnitsOf>
-void launch_pieces(const char* name, void (*kernel)(PieceList<Piece>),
-                   std::span<const Piece> pieces, const UnitsOf& units_of, int64_t block_units,
-                   Stream stream) {
-  PieceList<Piece> list;
-  int64_t blocks = 0;
-  const auto flush = [&] {
-    launch(name, kernel, blocks, kThreads, stream, list);
-    list.count = 0;
-    blocks = 0;
-  };
-  for (const Piece& piece : pieces) {
-    if (units_of(piece) == 0) continue;
-    blocks += divide_up(units_of(piece), block_units);
-    list.pieces[list.count] = piece;
-    list.block_end[list.count] = static_cast<int32_t>(blocks);
-    if (++list.count == kPieces) flush();
+// A thread has neighbouring rows of one head: what it reads lies in lines that its block shares,
+// what it writes lies side by side.
+constexpr int64_t kBlockRows = 128;
+
+__global__ void head_rows_kernel(PieceList<HeadRowsPiece> list, int64_t heads) {
+  const BlockPart part = part_of_block(list, kBlockRows);
+  const HeadRowsPiece& piece = list.pieces[part.piece];
+  const int64_t rows = min(kBlockRows, piece.rows - part.begin);
+  for (int64_t at = threadIdx.x; at < kBlockRows * heads; at += kThreads) {
+    const int64_t row = part.begin + at % kBlockRows;
+    const int64_t head = at / kBlockRows;
+    if (at % kBlockRows >= rows) continue;
+    piece.target[head * piece.head_stride + row] =
+        piece.source == nullptr ? INFINITY : piece.source[row * heads + head];
   }
-  flush();
 }
 
 template <typename Real>
@@ -159,6 +126,12 @@ void add_pieces(std::span<const AddPiece<T>> pieces, Stream stream) {
   launch_pieces(
       "addition of pieces", add_kernel<T>, pieces,
       [](const AddPiece<T>& piece) { return piece.elements; }, kBlockElements, stream);
+}
+
+void copy_head_rows(std::span<const HeadRowsPiece> pieces, int64_t heads, Stream stream) {
+  launch_pieces(
+      "rows by head", head_rows_kernel, pieces,
+      [](const HeadRowsPiece& piece) { return piece.rows; }, kBlockRows, stream, heads);
 }
 
 template <typename Real>

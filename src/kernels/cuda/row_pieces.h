@@ -6,6 +6,7 @@
 //
 //   cuda::copy_pieces(pieces, stream);                       // target = source, bytes
 //   cuda::add_pieces<Bf16>(pieces, stream);                  // target += source, elements
+//   cuda::copy_head_rows(pieces, heads, stream);             // LSE, head by head
 //
 // Pieces of one call must not overlap in their targets.
 #pragma once
@@ -29,7 +30,18 @@ struct AddPiece {
   int64_t elements = 0;
 };
 
+// Rows of one value for each head, turned: target[head * head_stride + row] = source[row * heads +
+// head].
+struct HeadRowsPiece {
+  const float* source = nullptr;  // null: +infinity, the LSE of rows that count for nothing
+  float* target = nullptr;
+  int64_t rows = 0;
+  int64_t head_stride = 0;
+};
+
 void copy_pieces(std::span<const CopyPiece> pieces, Stream stream);
+
+void copy_head_rows(std::span<const HeadRowsPiece> pieces, int64_t heads, Stream stream);
 
 template <typename T>
 void add_pieces(std::span<const AddPiece<T>> pieces, Stream stream);

@@ -81,7 +81,8 @@ const std::vector<std::pair<std::string, FolderRule>> kFolders = {
        "model",
        "checkpoint"},
       true}},
-    {"profile", {{"base", "cost", "observe", "kernels", "comm", "attention", "train"}, true}},
+    {"profile",
+     {{"base", "cost", "observe", "kernels", "comm", "device", "attention", "train"}, true}},
 };
 
 constexpr int64_t kMaxLines = 500;

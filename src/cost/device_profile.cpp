@@ -247,7 +247,8 @@ ClusterSpec single_node(const DeviceProfile& profile) {
   if (!profile.link) {
     throw UserError(text("device profile ", profile.name,
                          " says nothing about links between ranks; measure the machine with "
-                         "longspan profile, or name a cluster"));
+                         "longspan profile (GPUs where two of them are visible), or name a "
+                         "cluster"));
   }
   return {.name = profile.name,
           .device = profile.name,

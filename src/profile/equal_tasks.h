@@ -8,12 +8,17 @@
 //                                            {.repeats = 5});
 //   times.forward.median_s / 8     // seconds for each task, the launch included
 //
-// float32 on CPU, on the kernel that the runtime uses (attention/attention_kernel.h). Calling
-// thread and its torch threads.
+// float32 on CPU, bfloat16 with float32 sums on a GPU, as runs of several ranks have it, on the
+// kernel that the runtime uses (attention/attention_kernel.h). What a GPU's kernel does to ragged
+// rows is in its times: the rows of its tasks do not lie in one piece, so that they are packed.
+// Calling thread and its torch threads.
 #pragma once
+
+#include <c10/core/ScalarType.h>
 
 #include <cstdint>
 
+#include "kernels/attention_shape.h"
 #include "profile/repeated_time.h"
 
 namespace longspan {
@@ -36,6 +41,11 @@ struct TaskTimes {
   RepeatedTime backward;
 };
 
+// Of the values on that device.
+at::ScalarType timed_type(at::Device device);
+AttentionShape timed_shape(const TimedHeads& heads);
+
+// On `options.device`.
 TaskTimes time_equal_tasks(const TimedHeads& heads, const EqualTasks& tasks,
                            const TimingOptions& options);
 

@@ -31,10 +31,22 @@ RateGrid whole_tiles(const RateGrid& grid) {
   return RateGrid(std::move(queries), std::move(keys), std::move(rates));
 }
 
-// Rates in GFLOP/s: one line for each query count.
-void write_grid(std::ostream& out, const char* title, const RateGrid& grid) {
+// What rates of a device are printed in.
+struct RateUnit {
+  const char* name;
+  double flops_per_s;
+};
+
+RateUnit unit_of(const DeviceProfile& profile) {
+  if (profile.matrix_flops_per_s < 1e13) return {"GFLOP/s", 1e9};
+  return {"TFLOP/s", 1e12};
+}
+
+// One line for each query count.
+void write_grid(std::ostream& out, const std::string& title, const RateGrid& grid,
+                const RateUnit& unit) {
   constexpr int kWidth = 8;
-  out << title << ", GFLOP/s of charged pairs (rows: queries, columns: keys)\n"
+  out << title << ", " << unit.name << " of charged pairs (rows: queries, columns: keys)\n"
       << std::setw(kWidth) << "";
   for (const int64_t keys : grid.key_rows()) out << std::setw(kWidth) << token_length(keys);
   out << "\n";
@@ -42,7 +54,7 @@ void write_grid(std::ostream& out, const char* title, const RateGrid& grid) {
   for (const int64_t queries : grid.query_rows()) {
     out << std::setw(kWidth) << token_length(queries);
     for (size_t key = 0; key < grid.key_rows().size(); ++key) {
-      out << std::setw(kWidth) << three_digits(grid.flops_per_s()[at++] * 1e-9);
+      out << std::setw(kWidth) << three_digits(grid.flops_per_s()[at++] / unit.flops_per_s);
     }
     out << "\n";
   }
@@ -58,11 +70,17 @@ std::string microseconds(double seconds) {
   return three_digits(seconds * 1e6) + " us";
 }
 
-void write_pass(std::ostream& out, const std::string& direction, const PassRates& rates) {
-  write_grid(out, (direction + ", causal").c_str(), rates.causal);
-  write_grid(out, (direction + ", full").c_str(), rates.full);
+void write_pass(std::ostream& out, const std::string& direction, const PassRates& rates,
+                const RateUnit& unit) {
+  write_grid(out, direction + ", causal", rates.causal, unit);
+  write_grid(out, direction + ", full", rates.full, unit);
   out << direction << ": " << microseconds(rates.launch_overhead_s) << " for each launch, "
-      << microseconds(rates.task_overhead_s) << " for each task\n";
+      << microseconds(rates.task_overhead_s) << " for each task";
+  if (rates.row_flops_per_s > 0) {
+    out << ", one row of tiles " << three_digits(rates.row_flops_per_s / unit.flops_per_s) << " "
+        << unit.name;
+  }
+  out << "\n";
 }
 
 }  // namespace
@@ -75,9 +93,11 @@ std::string describe_profile(const DeviceProfile& profile) {
     out << "  " << name << ": " << version << "\n";
   out << shape.query_heads << " query heads, " << shape.key_heads << " key heads, width "
       << shape.key_width << "\n";
-  write_pass(out, "forward", profile.forward);
-  write_pass(out, "backward", profile.backward);
-  out << "matrix products: " << three_digits(profile.matrix_flops_per_s * 1e-9) << " GFLOP/s\n";
+  const RateUnit unit = unit_of(profile);
+  write_pass(out, "forward", profile.forward, unit);
+  write_pass(out, "backward", profile.backward, unit);
+  out << "matrix products: " << three_digits(profile.matrix_flops_per_s / unit.flops_per_s) << " "
+      << unit.name << "\n";
   if (profile.link) {
     out << "link between ranks: " << three_digits(profile.link->bytes_per_s * 1e-9) << " GB/s, "
         << microseconds(profile.link->latency_s) << " a round, "

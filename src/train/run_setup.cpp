@@ -69,14 +69,17 @@ DeviceProfile attention_profile(const LoadedConfig& loaded) {
   });
 }
 
-// A profile without links is a built-in one: a cluster of its device knows them.
-ClusterSpec cluster_of(const DeviceProfile& profile) {
-  if (profile.link) return single_node(profile);
-  for (const std::string& name : cluster_preset_names()) {
-    ClusterSpec cluster = cluster_preset(name);
-    if (cluster.device == profile.name) return cluster;
+// A profile without links is a built-in one, and a cluster of its device knows them; or it was
+// measured on a single GPU, which is enough for a single rank.
+ServerLinks links_of(const DeviceProfile& profile, int64_t ranks) {
+  if (!profile.link) {
+    for (const std::string& name : cluster_preset_names()) {
+      const ClusterSpec cluster = cluster_preset(name);
+      if (cluster.device == profile.name) return server_links(cluster, 1);
+    }
+    if (ranks == 1) return {};
   }
-  return single_node(profile);  // says what is missing
+  return server_links(single_node(profile), 1);  // says what is missing
 }
 
 // The ranks are taken for those of one machine.
@@ -91,8 +94,9 @@ PlanningCosts planning_costs(const LoadedConfig& loaded, const ModelSpec& spec) 
                              .value_width = spec.head_dim,
                              .value_bytes = value_bytes,
                              .accumulator_bytes = std::max<int64_t>(4, value_bytes)};
-  return uniform_costs(shape, profile, server_links(cluster_of(profile), 1),
-                       narrow<int>(config.layout.ranks));
+  const ServerLinks links = naming_key(loaded, "attention.profile",
+                                       [&] { return links_of(profile, config.layout.ranks); });
+  return uniform_costs(shape, profile, links, narrow<int>(config.layout.ranks));
 }
 
 StepPlannerOptions planner_options(const LoadedConfig& loaded, const ModelSpec& spec) {

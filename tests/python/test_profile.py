@@ -41,6 +41,16 @@ def test_a_run_plans_with_it(measured, tmp_path):
     assert predicted_s(run, tmp_path, profile) > 3 * as_measured_s
 
 
+def test_ranks_need_a_link_and_a_single_rank_does_not(measured, tmp_path):
+    run, machine = SmallRun(tmp_path, steps=1, ranks=1), tmp_path / "machine.json"
+    machine.write_text(json.dumps({key: value for key, value in measured[0].items() if key != "link"}))
+    run.train(f"--attention.profile={machine}")
+    done = longspan("train", run.config, f"--attention.profile={machine}", "--ranks", "2", "--output.folder=other", cwd=tmp_path)
+    assert done.returncode == 2
+    for words in ["attention.profile", "links between ranks", "two of them are visible"]:
+        assert words in done.stderr, done.stderr
+
+
 def test_the_file_names_machine_versions_and_spread(measured):
     profile, _, _ = measured
     assert profile["format"].startswith("longspan device profile")
@@ -71,6 +81,18 @@ def test_it_tells_how_far_to_trust_it_in_time(measured):
     assert "interpolation of each inner point" in done.stdout
     assert "written to" in done.stdout
     assert seconds < 60 * MINUTES
+
+
+@pytest.mark.parametrize("arguments,words", [
+    (["--device", "cuda"], ["--device cuda", "--device cpu"]),
+    (["--device", "gpu"], ["--device", "gpu"]),
+    (["--deterministic"], ["--deterministic", "--device cuda"]),
+], ids=["no_gpu", "no_device", "deterministic_cpu"])
+def test_devices_that_are_not_there(tmp_path, arguments, words):
+    done = longspan("profile", "--out", tmp_path / "machine.json", *arguments, environment={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.returncode == 2 and not (tmp_path / "machine.json").exists()
+    for word in words:
+        assert word in done.stderr, done.stderr
 
 
 def test_a_place_that_cannot_be_written_is_found_before_measuring(tmp_path):

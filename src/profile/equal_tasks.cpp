@@ -10,9 +10,16 @@
 #include "attention/attention_kernel.h"
 #include "attention/row_arithmetic.h"
 #include "device/device.h"
+#include "kernels/packed_tiles.h"
 
 namespace longspan {
 namespace {
+
+// Whole documents that a rank has to itself: where the kernels of a GPU give results in the type of
+// the values, those are kept.
+bool is_one_part(const EqualTasks& tasks) {
+  return tasks.causal && tasks.query_rows == tasks.key_rows && tasks.query_rows <= kUnsplitRowsMax;
+}
 
 // Rows that no task has, between the two halves of the tasks: none of a launch's rows lie in one
 // piece in a plan either, but short documents lie beside short documents.
@@ -57,12 +64,13 @@ TaskTimes time_equal_tasks(const TimedHeads& heads, const EqualTasks& tasks,
   const at::TensorOptions values =
       at::TensorOptions(timed_type(options.device)).device(options.device);
   const at::TensorOptions sums = values.dtype(accumulate_type(timed_type(options.device)));
+  const at::TensorOptions results = is_one_part(tasks) ? values : sums;
   const std::vector<int64_t> query_sizes = {query_rows, shape.heads, shape.head_width};
   const std::vector<int64_t> key_sizes = {key_rows, shape.key_heads, shape.head_width};
   const at::Tensor q = at::randn(query_sizes, values);
   const at::Tensor k = at::randn(key_sizes, values);
   const at::Tensor v = at::randn(key_sizes, values);
-  const at::Tensor o = at::zeros(query_sizes, sums);
+  const at::Tensor o = at::zeros(query_sizes, results);
   const at::Tensor lse =
       at::full({query_rows, shape.heads}, -std::numeric_limits<double>::infinity(), sums);
   RowStore queries;
@@ -77,8 +85,10 @@ TaskTimes time_equal_tasks(const TimedHeads& heads, const EqualTasks& tasks,
   const at::Tensor output = o.to(values.dtype());
   const at::Tensor d_o = at::randn(query_sizes, values);
   const at::Tensor delta = row_delta(shape, output, d_o);
-  std::vector<at::Tensor> of_queries = {q, d_o, lse, delta, at::zeros(query_sizes, sums)};
-  if (!options.device.is_cpu()) of_queries.push_back(output);
+  std::vector<at::Tensor> of_queries = {q, d_o, lse, delta, at::zeros(query_sizes, results)};
+  if (backward_reads_output(shape, timed_type(options.device), options.device)) {
+    of_queries.push_back(output);
+  }
   RowStore gradient_queries;
   gradient_queries.add({0, query_rows}, std::move(of_queries));
   RowStore gradient_keys;

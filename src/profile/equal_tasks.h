@@ -8,10 +8,10 @@
 //                                            {.repeats = 5});
 //   times.forward.median_s / 8     // seconds for each task, the launch included
 //
-// float32 on CPU, bfloat16 with float32 sums on a GPU, as runs of several ranks have it, on the
-// kernel that the runtime uses (attention/attention_kernel.h). What a GPU's kernel does to ragged
-// rows is in its times: the rows of its tasks do not lie in one piece, so that they are packed.
-// Calling thread and its torch threads.
+// float32 on CPU, bfloat16 on a GPU, with float32 sums as runs of several ranks have them, whole
+// documents without, on the kernel that the runtime uses (attention/attention_kernel.h). What a
+// GPU's kernel does to ragged rows is in its times: the rows of its tasks do not lie in one piece,
+// so that they are packed. Calling thread and its torch threads.
 #pragma once
 
 #include <c10/core/ScalarType.h>

@@ -56,6 +56,10 @@ int64_t device_bytes_peak(at::Device) {
   return 0;
 }
 
+DeviceReserve device_reserve(at::Device) {
+  return {};
+}
+
 at::Tensor upload_bytes(std::span<const std::byte> bytes, at::Device) {
   at::Tensor copy = at::empty({std::ssize(bytes)}, at::kByte);
   if (!bytes.empty()) std::memcpy(copy.mutable_data_ptr(), bytes.data(), bytes.size());

@@ -141,6 +141,14 @@ int64_t device_bytes_peak(at::Device device) {
   return stats.allocated_bytes[static_cast<size_t>(StatType::AGGREGATE)].peak;
 }
 
+DeviceReserve device_reserve(at::Device device) {
+  if (device.is_cpu()) return {};
+  using c10::CachingAllocator::StatType;
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device.index());
+  constexpr auto kAll = static_cast<size_t>(StatType::AGGREGATE);
+  return {stats.reserved_bytes[kAll].peak, stats.segment[kAll].allocated};
+}
+
 at::Tensor upload_bytes(std::span<const std::byte> bytes, at::Device device) {
   auto host_options = at::TensorOptions(at::kByte);
   if (!device.is_cpu()) host_options = host_options.pinned_memory(true);

@@ -84,6 +84,14 @@ void finish_work(at::Device device);
 // Most bytes that tensors held on the device at once; 0 for the CPU.
 int64_t device_bytes_peak(at::Device device);
 
+// Memory that the allocator of libtorch has taken from a device and keeps for later tensors; 0 for
+// the CPU. Asking a driver for memory may make all queues wait: a run does it in its first steps.
+struct DeviceReserve {
+  int64_t bytes_peak = 0;
+  int64_t allocations = 0;  // since the process began
+};
+DeviceReserve device_reserve(at::Device device);
+
 // A host array on the device; the host does not wait for the copy, and may change the array at
 // once.
 at::Tensor upload_bytes(std::span<const std::byte> bytes, at::Device device);

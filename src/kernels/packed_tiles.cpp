@@ -14,8 +14,9 @@ namespace longspan {
 namespace {
 
 constexpr int64_t kSquareStepMin = 128;  // rows of a tile of the kernels
-constexpr int64_t kSquareSteps = 8;      // between a size and its double
-constexpr int64_t kBatchRowsMax = 8192;  // one square of so many rows fills a GPU by itself
+constexpr int64_t kSquareSteps = 16;     // between a size and its double
+// One square of so many rows fills a GPU by itself.
+constexpr int64_t kBatchRowsMax = 8192;
 constexpr int64_t kRectangleMax = kUnsplitRowsMax;
 constexpr int64_t kSquareMax = 65536;  // longer ones, without `split`, are planned when met
 constexpr int64_t kFillingShare = 8;   // of a rectangle's queries may be zeros
@@ -24,9 +25,11 @@ int64_t floor_power(int64_t count) {
   return static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(count)));
 }
 
-// Tiles of one size that a call may run.
+// Tiles of one size that a call may run. Ragged documents seldom share a size, equal ones mostly
+// have a power of two: batches of other sizes would be shapes that are planned and never met.
 int64_t tiles_max(bool causal, int64_t query_rows) {
-  return causal ? std::max<int64_t>(1, floor_power(kBatchRowsMax / query_rows)) : 1;
+  const bool batched = causal && floor_power(query_rows) == query_rows;
+  return batched ? std::max<int64_t>(1, kBatchRowsMax / query_rows) : 1;
 }
 
 int64_t rectangle_keys(int64_t keys) {

@@ -5,12 +5,12 @@
 // Dense attention (cuDNN) is nearly twice as fast as packed sequences (FlashAttention-2), but makes
 // a plan for each shape that it meets, in tens of milliseconds. So it gets shapes of few sizes:
 //
-// - Causal squares from kDenseRowsMin rows, filled up with rows of zeros to the next size, at most
-//   an eighth longer. A causal row never sees what fills up behind it. Short squares of one size
-//   run several in a call, a power of two.
+// - Causal squares from kDenseRowsMin rows, filled up to the next size, at most a sixteenth longer
+//   or 127 rows. A causal row never sees what fills up behind it. Short squares whose size is a
+//   power of two run several in a call, a power of two.
 // - With `split`, tiles of many keys become full rectangles and a causal rest. The sides of
 //   rectangles are powers of two; queries are filled up, keys are not, since every query would see
-//   them. The rest is the square over the last keys, with zeros for its first queries: those who
+//   them. The rest is the square over the last keys, with filling for its first queries: those who
 //   see only keys that the rectangles have.
 //
 // dense_shapes() lists all these shapes, for a program that plans them before its first step.
@@ -48,7 +48,8 @@ struct Packing {
   void add(int32_t source, const Range& range, int64_t room, int64_t front = 0);
 };
 
-// Packed rows that no piece holds, in order: to be filled with zeros.
+// Packed rows that no piece holds, in order. Their numbers do not matter, as long as they are
+// finite, if what is wrong with their queries is left out of gradients.
 std::vector<Range> filling_of(const Packing& packing);
 
 // Tiles that one call of a library operation runs.

@@ -220,6 +220,11 @@ TEST(StepMetrics, NamesAreUniqueAndUnknownValuesAreLeftOut) {
   EXPECT_EQ(value_of("tflops"), 2.0);
   EXPECT_EQ(value_of("experts/idle"), 3.0);
   EXPECT_EQ(value_of("memory/max_active(%)"), 25.0);
+  EXPECT_FALSE(names().contains("memory/device_allocations")) << "of GPUs alone";
+  metrics.memory_reserved_bytes = int64_t{3} << 30;
+  metrics.device_allocations = 17;
+  EXPECT_EQ(value_of("memory/max_reserved(GiB)"), 3.0);
+  EXPECT_EQ(value_of("memory/device_allocations"), 17.0);
   metrics.skipped = true;
   EXPECT_FALSE(names().contains("loss"));
 }

@@ -46,6 +46,10 @@ Scalars scalars(const StepMetrics& metrics) {
     list.emplace_back("memory/max_active(%)", 100 * static_cast<double>(metrics.memory_peak_bytes) /
                                                   static_cast<double>(metrics.memory_limit_bytes));
   }
+  if (metrics.memory_reserved_bytes) {
+    list.emplace_back("memory/max_reserved(GiB)", gib(*metrics.memory_reserved_bytes));
+  }
+  add_if_known(list, "memory/device_allocations", metrics.device_allocations);
   if (metrics.memory_predicted_bytes) {
     list.emplace_back("mem/predicted(GiB)", gib(*metrics.memory_predicted_bytes));
   }

@@ -55,6 +55,8 @@ struct StepMetrics {
 
   int64_t memory_peak_bytes = 0;
   int64_t memory_limit_bytes = 0;
+  std::optional<int64_t> memory_reserved_bytes;  // of a device
+  std::optional<int64_t> device_allocations;     // so far; does not grow after the first steps
   std::optional<int64_t> memory_predicted_bytes;
 
   double tokens_per_s() const { return step_s > 0 ? static_cast<double>(tokens) / step_s : 0; }

@@ -247,6 +247,11 @@ class RankTrainer {
     metrics.memory_peak_bytes = on_cpu ? peak_resident_bytes() : device_bytes_peak(device);
     metrics.memory_limit_bytes =
         on_cpu ? memory_limit_bytes() : gpu_info(device.index()).memory_bytes;
+    if (!on_cpu) {
+      const DeviceReserve reserve = device_reserve(device);
+      metrics.memory_reserved_bytes = reserve.bytes_peak;
+      metrics.device_allocations = reserve.allocations;
+    }
     log_->step(std::move(metrics));
   }
 

@@ -136,7 +136,13 @@ MicroBatch learnable_batch(uint64_t step, int64_t vocabulary) {
   return batch;
 }
 
-std::vector<double> training_losses(int ranks, int steps, const RunOn& on) {
+struct TrainingRun {
+  std::vector<double> losses;
+  std::vector<int64_t> allocations;  // of the first rank's device before each step
+};
+
+// Step s trains on batch s % batches.
+TrainingRun train(int ranks, int steps, int batches_made, const RunOn& on) {
   ModelSpec spec = preset_spec("llama_tiny");
   spec.vocab_size = 96;
   spec.hidden_size = 128;
@@ -146,7 +152,7 @@ std::vector<double> training_losses(int ranks, int steps, const RunOn& on) {
   StepPlannerOptions planner{.chunks = 1};
   planner.token_shares.assign(static_cast<size_t>(ranks), 1.0);
   planner.costs = alike_costs(ranks);
-  std::vector<double> losses(static_cast<size_t>(steps));
+  TrainingRun run{.losses = std::vector<double>(static_cast<size_t>(steps)), .allocations = {}};
   const RunRanksOptions options{.stall_timeout_s = 60, .device_memory = device_memory(on.device)};
   run_ranks(ranks, options, [&](Communicator& comm) {
     const at::Device device = device_of_rank(on.device, comm.rank());
@@ -158,9 +164,10 @@ std::vector<double> training_losses(int ranks, int steps, const RunOn& on) {
     fill_random(model->parameters(), /*seed=*/3, store, comm);
     Executor executor(*model, store, comm);
     for (int step = 0; step < steps; ++step) {
+      if (comm.rank() == 0) run.allocations.push_back(device_reserve(device).allocations);
       std::vector<PlannedMicroBatch> batches;
-      batches.push_back(
-          plan_micro_batch(learnable_batch(static_cast<uint64_t>(step), spec.vocab_size), planner));
+      batches.push_back(plan_micro_batch(
+          learnable_batch(static_cast<uint64_t>(step % batches_made), spec.vocab_size), planner));
       const double weights = batches[0].data.weight_sum;
       const StepTotals totals = executor.run(
           build_step_schedule(schedule, {{&batches[0].layout, &batches[0].plans}}, comm.rank()),
@@ -168,10 +175,26 @@ std::vector<double> training_losses(int ranks, int steps, const RunOn& on) {
       std::vector<double> loss = {totals.weighted_loss_sum};
       comm.all_reduce_sum(loss, "loss");
       store.step({}, 3e-3, 1.0, "step");
-      if (comm.rank() == 0) losses[static_cast<size_t>(step)] = loss[0] / weights;
+      if (comm.rank() == 0) run.losses[static_cast<size_t>(step)] = loss[0] / weights;
     }
   });
-  return losses;
+  return run;
+}
+
+std::vector<double> training_losses(int ranks, int steps, const RunOn& on) {
+  return train(ranks, steps, steps, on).losses;
+}
+
+// The allocator asks the driver for memory while it meets batches, and then no more.
+TEST_F(GpuTraining, MemoryDoesNotGrowAfterTheFirstSteps) {
+  constexpr int kBatches = 8;
+  constexpr size_t kKnown = 3 * kBatches;
+  for (const int ranks : {1, 2}) {
+    const TrainingRun run =
+        train(ranks, 6 * kBatches, kBatches, {.type = at::kBFloat16, .device = kGpu});
+    EXPECT_GT(run.allocations[kKnown], 0) << "the count counts";
+    EXPECT_EQ(run.allocations.back(), run.allocations[kKnown]) << ranks << " ranks";
+  }
 }
 
 TEST_F(GpuTraining, FiftyStepsFollowTheCpu) {

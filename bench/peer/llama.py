@@ -120,6 +120,14 @@ def loss_and_gradient(logits, targets, divisor):
     return losses.sum() / divisor, gradient.to(BF16)
 
 
+def add_product(total, a, b):
+    """To a float32 total, with no product of its own in memory where the device can do without."""
+    if total.is_cuda and a.dtype != torch.float32:
+        torch.ops.aten.addmm.dtype_out(total, a, b, torch.float32, out=total)
+    else:
+        total += a.float() @ b.float()
+
+
 class HeadLoss(torch.autograd.Function):
     """Mean loss; the gradients are made in the forward, chunk by chunk."""
 
@@ -127,14 +135,14 @@ class HeadLoss(torch.autograd.Function):
     def forward(context, x, weight, documents, loss_kernel):
         rounded = weight.to(BF16)
         dx = torch.empty_like(x)
-        dweight = torch.zeros_like(weight)
+        dweight = torch.zeros_like(weight, dtype=torch.float32)
         loss = torch.zeros((), device=x.device)
         for rows in torch.arange(x.shape[0]).split(LOSS_CHUNK_TOKENS):
             part = slice(int(rows[0]), int(rows[-1]) + 1)
             chunk_loss, dlogits = loss_kernel(x[part] @ rounded.t(), documents.targets[part], documents.divisor)
             loss += chunk_loss
             torch.mm(dlogits, rounded, out=dx[part])
-            torch.ops.aten.addmm.dtype_out(dweight, dlogits.t(), x[part], torch.float32, out=dweight)
+            add_product(dweight, dlogits.t(), x[part])
         context.save_for_backward(dx, dweight)
         return loss
 

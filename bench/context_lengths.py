@@ -2,11 +2,15 @@
 """Training speed of the Llama-3-8B shape on the GPUs of one machine, at several lengths of documents.
 
     bench/context_lengths.py --binary build/cuda/longspan --case 32768x2 --case 131072x1 --out bench/results/context_lengths.json
+    bench/context_lengths.py --binary build/cuda/longspan --case 131072x1 --peer flex --peer cudnn
 
 A case is LENGTHxDOCUMENTS: equal documents of random token ids that make one micro-batch, the same in every step, spread over all
 ranks. The preset llama_8b starts from random weights, in bfloat16 with float32 master weights; layers keep their inputs and attention
 outputs (layout.stored_mode = "layer_inputs_attention"). Mean step time behind the warm-up, tokens/s, the MFU of longspan's log (forward
 and backward as the model asks for them, without what is computed again) and the peak of memory that tensors take on a GPU.
+
+--peer: beside it PyTorch with context parallelism and FSDP (bench/peer/context_parallel.py) on the same document, for cases of one document.
+Each attention that is named runs; what went wrong with one stands in the result. Random weights differ, so losses do not agree exactly.
 """
 import argparse
 import datetime
@@ -19,6 +23,8 @@ import tempfile
 import time
 
 VOCABULARY = 128256
+PEER = pathlib.Path(__file__).resolve().parent / "peer" / "context_parallel.py"
+LINE = "{label}: {step_s:.2f} s a step, {tokens_per_s:.0f} tokens/s, MFU {mfu_percent:.1f} %, peak {peak_gib:.0f} GiB"
 
 
 def command(arguments, folder, tokens):
@@ -68,6 +74,29 @@ def measure(arguments, case):
             "losses": [entry["loss"] for entry in steps]}
 
 
+def measure_peer(arguments, case, attention):
+    """The peer's result, or what it said when it failed."""
+    length, documents = map(int, case.split("x"))
+    if documents != 1:
+        return {"attention": attention, "error": "torch's context parallelism runs on cases of one document only"}
+    with tempfile.TemporaryDirectory() as name:
+        out = pathlib.Path(name) / "result.json"
+        command_line = [arguments.python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={arguments.ranks}",
+                        str(PEER), f"--attention={attention}", f"--tokens={length}", f"--steps={arguments.steps}",
+                        f"--warm-up={arguments.warm_up}", f"--out={out}"]
+        with open(pathlib.Path(name) / "log", "w+") as log:
+            run = subprocess.Popen(command_line, stdout=log, stderr=subprocess.STDOUT)
+            try:
+                failed = run.wait(arguments.limit_s) != 0
+            except subprocess.TimeoutExpired:
+                run.terminate()  # torchrun ends its processes
+                run.wait()
+                failed = True
+            log.seek(0)
+            said = log.read()
+        return {"attention": attention, "error": said[-6000:]} if failed else json.loads(out.read_text())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", type=pathlib.Path, default="build/cuda/longspan")
@@ -76,14 +105,24 @@ def main():
     parser.add_argument("--steps", type=int, default=3, help="counted steps")
     parser.add_argument("--warm-up", type=int, default=2)
     parser.add_argument("--limit-s", type=float, default=400, help="of one case")
+    parser.add_argument("--peer", action="append", default=[], choices=["flex", "flex-parts", "cudnn", "flash"],
+                        help="an attention of the peer, run after longspan")
+    parser.add_argument("--python", default=sys.executable, help="the python of the peer")
     parser.add_argument("--longspan", action="append", default=[], help="another override for longspan")
     parser.add_argument("--out", type=pathlib.Path, help="JSON file of the result")
     arguments = parser.parse_args()
     results = []
     for case in arguments.case:
         results.append(measure(arguments, case))
-        print("{documents} x {length} tokens: {step_s:.2f} s a step, {tokens_per_s:.0f} tokens/s, MFU {mfu_percent:.1f} %, peak "
-              "{peak_gib:.0f} GiB; first step after {first_step_after_s:.0f} s".format(**results[-1]), flush=True)
+        print(LINE.format(label=f"longspan {case}", **results[-1]) + "; first step after {first_step_after_s:.0f} s".format(**results[-1]),
+              flush=True)
+        if arguments.peer:
+            results[-1]["peers"] = []
+        for attention in arguments.peer:
+            peer = measure_peer(arguments, case, attention)
+            results[-1]["peers"].append(peer)
+            print(LINE.format(label=f"torch {attention} {case}", **peer) if "error" not in peer else
+                  f"torch {attention} {case}: failed\n{peer['error']}", flush=True)
         if arguments.out:
             arguments.out.write_text(json.dumps({
                 "command": " ".join(sys.argv), "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),

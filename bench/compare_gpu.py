@@ -29,8 +29,10 @@ MODEL = {"layers": 16, "hidden": 2048, "intermediate": 8192, "vocabulary": 32768
 OPTIMIZER = {"lr": 1e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0}
 SYSTEMS = ["longspan", "torch cudnn", "longspan deterministic", "torch varlen"]
 WARM_UP_STEPS = 3
-# Both sides round every activation to 8 bits, in other places; a wrong mask or scale is far above this.
+# All sides round every activation to 8 bits, in other places; a wrong mask or scale is far above this. Differences grow from
+# step to step while the same documents are learned by heart: after 17 steps torch's own two attentions are 1.5 % apart.
 LOSS_TOLERANCE = 0.01
+JUDGED_STEPS = 10
 LONGSPAN_START_S = 120  # longest wait for the first step
 
 
@@ -136,8 +138,8 @@ def summary(turns, tokens, flops, peak_flops):
 
 
 def loss_difference(turns):
-    """Largest relative difference of a step's loss from that of the dense peer."""
-    reference = turns["torch cudnn"][0]["loss"]
+    """Largest relative difference of a step's loss from that of the dense peer, while steps are few."""
+    reference = turns["torch cudnn"][0]["loss"][:JUDGED_STEPS]
     return max(abs(loss - expected) / expected for name in turns for turn in turns[name]
                for loss, expected in zip(turn["loss"], reference))
 

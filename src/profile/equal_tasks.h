@@ -10,8 +10,8 @@
 //
 // float32 on CPU, bfloat16 on a GPU, with float32 sums as runs of several ranks have them, whole
 // documents without, on the kernel that the runtime uses (attention/attention_kernel.h). What a
-// GPU's kernel does to ragged rows is in its times: the rows of its tasks do not lie in one piece,
-// so that they are packed. Calling thread and its torch threads.
+// GPU's kernel does to ragged rows is in its times: rows of short tasks do not lie in one piece and
+// are packed, tasks of many rows are filled up. Calling thread and its torch threads.
 #pragma once
 
 #include <c10/core/ScalarType.h>

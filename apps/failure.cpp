@@ -3,7 +3,7 @@
 #include <iostream>
 
 #include "base/error.h"
-#include "observe/console.h"
+#include "base/printable.h"
 
 namespace longspan {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/narrow.h"
+#include "base/printable.h"
 #include "checkpoint/agreement.h"
 #include "comm/run_ranks.h"
 #include "comm/tcp_world.h"
@@ -16,7 +17,6 @@
 #include "device/tcp_store.h"
 #include "failure.h"
 #include "layers/tensor_memory.h"
-#include "observe/console.h"
 #include "observe/machine.h"
 #ifdef LONGSPAN_MPI
 #include "comm/mpi_communicator.h"

@@ -3,7 +3,9 @@
 #include <cmath>
 #include <set>
 
+#include "base/error.h"
 #include "base/narrow.h"
+#include "base/printable.h"
 #include "base/random.h"
 #include "base/range.h"
 
@@ -68,6 +70,25 @@ TEST(RandomStream, IsKeyedAndUniform) {
   auto order = RandomStream(4, "order").permutation(100);
   std::sort(order.begin(), order.end());
   for (int64_t idx = 0; idx < 100; ++idx) EXPECT_EQ(order[static_cast<size_t>(idx)], idx);
+}
+
+TEST(Printable, ControlCharactersAreShownAndNotObeyed) {
+  EXPECT_EQ(printable("a\x1b[31mb\rc\x7f\n\td"), "a\\x1b[31mb\\x0dc\\x7f\n\td");
+  EXPECT_EQ(printable(std::string("a\0b", 3)), "a\\x00b");
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "1m"),
+            "\\xc2\\x9b1m")
+      << "the one-character form of ESC [";
+  EXPECT_EQ(printable("caf\xc3\xa9 \xc2\xa0 caf\xe9 \xc2"), "caf\xc3\xa9 \xc2\xa0 caf\xe9 \xc2");
+}
+
+TEST(Error, AZeroByteDoesNotEndAMessage) {
+  const std::string message("record 'a\0b' is empty; \0", 24);
+  const auto said = [](const std::exception& error) { return std::string(error.what()); };
+  for (const std::string& found :
+       {said(UserError(message)), said(DistributedError(message)), said(InternalError(message))}) {
+    EXPECT_EQ(found, "record 'a\\x00b' is empty; \\x00");
+  }
 }
 
 }  // namespace

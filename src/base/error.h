@@ -22,16 +22,22 @@
 
 namespace longspan {
 
+// A message ends at its first zero byte wherever it is read with what(): \x00 in its place.
+std::string without_zero_bytes(const std::string& message);
+
 struct UserError : std::runtime_error {
-  using std::runtime_error::runtime_error;
+  explicit UserError(const std::string& message)
+      : std::runtime_error(without_zero_bytes(message)) {}
 };
 
 struct DistributedError : std::runtime_error {
-  using std::runtime_error::runtime_error;
+  explicit DistributedError(const std::string& message)
+      : std::runtime_error(without_zero_bytes(message)) {}
 };
 
 struct InternalError : std::logic_error {
-  using std::logic_error::logic_error;
+  explicit InternalError(const std::string& message)
+      : std::logic_error(without_zero_bytes(message)) {}
 };
 
 // Concatenates the arguments as an output stream prints them.

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "formats/json.h"
 
 namespace longspan {
@@ -11,6 +12,7 @@ namespace {
 
 // Sums of as many lengths as memory holds stay within 63 bits.
 constexpr int64_t kLargest = int64_t{1} << 40;
+constexpr size_t kShown = 40;  // bytes of a word in a message
 
 std::string_view without_blanks(std::string_view line) {
   const size_t begin = line.find_first_not_of(" \t\r");
@@ -18,21 +20,12 @@ std::string_view without_blanks(std::string_view line) {
   return line.substr(begin, line.find_last_not_of(" \t\r") - begin + 1);
 }
 
-// A binary file in its place must not end the message at its first zero byte.
-std::string printable(std::string_view word) {
-  std::string shown(word.substr(0, 40));
-  std::replace_if(
-      shown.begin(), shown.end(),
-      [](char character) { return static_cast<unsigned char>(character) < ' '; }, '?');
-  return shown;
-}
-
 int64_t parse_length(std::string_view line, const std::string& origin, int64_t number) {
   const std::string_view word = without_blanks(line);
   const auto fail = [&](const char* problem) {
-    throw UserError(text(origin, ":", number, ": \"", printable(word), "\" ", problem,
-                         "; each line holds the length of one document, a whole number from 1 to ",
-                         kLargest));
+    throw UserError(
+        text(origin, ":", number, ": \"", printable(word.substr(0, kShown)), "\" ", problem,
+             "; each line holds the length of one document, a whole number from 1 to ", kLargest));
   };
   int64_t length = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), length);

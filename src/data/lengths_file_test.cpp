@@ -19,7 +19,7 @@ TEST(LengthsFile, ErrorsNameLineAndProblem) {
       {"5\n0\n", "f:2: \"0\" is zero"},
       {"-4\n", "f:1: \"-4\" is negative"},
       {"1\n2\nabc\n", "f:3: \"abc\" is not a whole number"},
-      {std::string("E\0F\x01", 4), "f:1: \"E?F?\" is not a whole number"},
+      {std::string("E\0F\x01", 4), "f:1: \"E\\x00F\\x01\" is not a whole number"},
       {"1\n2.5\n", "f:2: \"2.5\" is not a whole number"},
       {"1 2\n", "f:1: \"1 2\" is not a whole number"},
       {"1\n\n2\n", "f:2: \"\" is not a whole number"},

@@ -13,7 +13,6 @@
 #include <functional>
 #include <ostream>
 #include <string>
-#include <string_view>
 
 #include "observe/step_metrics.h"
 
@@ -24,10 +23,6 @@ namespace longspan {
 std::string step_line(const StepMetrics& metrics);
 
 bool is_terminal(int file_descriptor);
-
-// Text from files and command lines for a terminal: control characters other than line breaks and
-// tabs as \xHH, so that a name can neither move the cursor nor hide the rest of a message.
-std::string printable(std::string_view written);
 
 class Progress {
  public:

@@ -114,16 +114,6 @@ TEST(PeakFlops, AStepThatBeatsThePeakRaisesIt) {
   EXPECT_EQ(peak.description, "90 GFLOP/s (the fastest step; at the start 50 GFLOP/s (measured))");
 }
 
-TEST(Console, ControlCharactersAreShownAndNotObeyed) {
-  EXPECT_EQ(printable("a\x1b[31mb\rc\x7f\n\td"), "a\\x1b[31mb\\x0dc\\x7f\n\td");
-  EXPECT_EQ(printable(std::string("a\0b", 3)), "a\\x00b");
-  EXPECT_EQ(printable("\xc2\x9b"
-                      "1m"),
-            "\\xc2\\x9b1m")
-      << "the one-character form of ESC [";
-  EXPECT_EQ(printable("caf\xc3\xa9 \xc2\xa0 caf\xe9 \xc2"), "caf\xc3\xa9 \xc2\xa0 caf\xe9 \xc2");
-}
-
 TEST(Console, ProgressInAFileWritesFewPlainLines) {
   double now_s = 100;
   std::ostringstream out;

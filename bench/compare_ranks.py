@@ -120,12 +120,27 @@ def step_flops(parameters, pack):
     return products + 12 * pairs(pack) * MODEL["heads"] * MODEL["head_dim"] * MODEL["layers"]
 
 
+def most_pairs(by_step):
+    return [max(map(pairs, of_step)) for of_step in by_step]
+
+
+def mean_pairs(by_step):
+    return [sum(map(pairs, of_step)) / len(of_step) for of_step in by_step]
+
+
+def fitted(step_pairs, step_s):
+    """Seconds of a step as intercept + slope * pairs, least squares."""
+    return statistics.linear_regression(step_pairs[COMPILING_STEPS:], step_s[COMPILING_STEPS:])
+
+
 def balance_ceiling(step_s, by_step, warm_up):
     """The peer's counted time over what it would be if each rank had its step's mean of pairs."""
-    most = [max(map(pairs, of_step)) for of_step in by_step]
-    mean = [sum(map(pairs, of_step)) / len(of_step) for of_step in by_step]
-    fit = statistics.linear_regression(most[COMPILING_STEPS:], step_s[COMPILING_STEPS:])
-    return sum(step_s[warm_up:]) / sum(fit.intercept + fit.slope * even for even in mean[warm_up:])
+    fit = fitted(most_pairs(by_step), step_s)
+    return sum(step_s[warm_up:]) / sum(fit.intercept + fit.slope * even for even in mean_pairs(by_step)[warm_up:])
+
+
+def fit_text(fit):
+    return f"{fit.intercept:.3f} s + {1e9 * fit.slope:.2f} s a billion pairs"
 
 
 def uncut(arguments, folder, draw, steps):
@@ -175,7 +190,7 @@ def main():
         ours = run_longspan(arguments, folder, pieces, tokens, steps)
         flops = [step_flops(peer["parameters"], [length for pack in of_step for length in pack]) for of_step in by_step]
         peak_flops = peer["peak_flops"] * arguments.ranks
-        imbalance = [max(map(pairs, of_step)) * arguments.ranks / sum(map(pairs, of_step)) for of_step in by_step]
+        imbalance = [most / mean for most, mean in zip(most_pairs(by_step), mean_pairs(by_step))]
         assert ours["tokens"] == [tokens] * steps, ours["tokens"]
         summaries = {"torch ddp": speed(arguments.warm_up, peer["step_s"], [tokens] * steps, flops, peak_flops),
                      "longspan": speed(arguments.warm_up, ours["step_s"], ours["tokens"], flops, peak_flops)}
@@ -193,6 +208,8 @@ def main():
         print(f"longspan / torch ddp {result['longspan / torch ddp']:.3f}; attended pairs of the peer's ranks, max over mean "
               f"{result['pairs_max_over_mean']:.2f}; with even ranks the peer would be {result['balance_ceiling']:.2f} times as fast; losses within {result['loss_difference_max']:.1e}; peak GiB "
               f"{peer['peak_bytes'] / 2**30:.0f} and {ours['peak_bytes'] / 2**30:.0f}")
+        print(f"a step of torch ddp: {fit_text(fitted(most_pairs(by_step), peer['step_s']))} of its fuller rank; of longspan: "
+              f"{fit_text(fitted(mean_pairs(by_step), ours['step_s']))} of a rank's mean")
         if arguments.uncut:
             print(f"uncut: {result['uncut']['tokens_per_s']:.0f} tokens/s, MFU {result['uncut']['mfu_of_log']} %")
         if arguments.out:

@@ -8,8 +8,9 @@
 //
 // Lives: received rows of the out leg and all results until the pass ends; sent messages until
 // their round is finished; received partial results until they are merged. Inputs (q, k, v, dO, O)
-// belong to the caller. Scratch of the kernels is a megabyte or so for each thread.
-// Pure; any thread.
+// belong to the caller. Not counted: scratch of the kernels, a megabyte or so for each thread on
+// CPU; on a GPU copies of rows for the calls of a launch (call_rows.h), and in backward a row of O
+// for each query row that arrives. Pure; any thread.
 #pragma once
 
 #include <vector>

@@ -14,9 +14,9 @@
 //   see only keys that the rectangles have.
 //
 // dense_shapes() lists all these shapes, for a program that plans them before its first step.
-// Zero queries with zero gradients give no gradient to anything. All other tiles are packed without
-// gaps: the causal ones are the sequences of one call, the full ones those of another.
-// Pure functions; everything counts rows, which have no bytes here.
+// Queries that are filling must give no gradient to keys (attention/call_rows.h). All other tiles
+// are packed without gaps: the causal ones are the sequences of one call, the full ones those of
+// another. Pure functions; everything counts rows, which have no bytes here.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +48,8 @@ struct Packing {
   void add(int32_t source, const Range& range, int64_t room, int64_t front = 0);
 };
 
-// Packed rows that no piece holds, in order. Their numbers do not matter, as long as they are
-// finite, if what is wrong with their queries is left out of gradients.
+// Packed rows that no piece holds, in order. They may hold any finite numbers: no own query sees a
+// key there, and results of queries there are not read.
 std::vector<Range> filling_of(const Packing& packing);
 
 // Tiles that one call of a library operation runs.

@@ -179,7 +179,7 @@ class ProfileRun {
 
   // From a launch of one row of tiles, for each direction.
   void measure_row(int64_t key_rows) {
-    const TaskTimes times = time_equal_tasks(
+    const LaunchTimes times = time_equal_tasks(
         options_.heads, {.query_rows = kBlockTokens, .key_rows = key_rows}, timing_);
     const auto set = [&](const RepeatedTime& time, Direction direction, PassRates& rates) {
       const double head_flops = static_cast<double>(kBlockTokens * key_rows) *
@@ -197,9 +197,9 @@ class ProfileRun {
     constexpr int64_t kManyTasks = 257;
     TimingOptions timing = timing_;
     timing.runs = on_gpu_ ? 10 : 200;  // more than the queue of a GPU holds would wait for the host
-    const TaskTimes one = time_equal_tasks(options_.heads, {.causal = true}, timing);
+    const LaunchTimes one = time_equal_tasks(options_.heads, {.causal = true}, timing);
     timing.runs = 4;
-    const TaskTimes many =
+    const LaunchTimes many =
         time_equal_tasks(options_.heads, {.count = kManyTasks, .causal = true}, timing);
     const auto set = [&](const RepeatedTime& single, const RepeatedTime& all, PassRates& rates) {
       rates.task_overhead_s =
@@ -277,7 +277,7 @@ class ProfileRun {
   PointRates measure_point(int64_t query_rows, int64_t key_rows, bool causal) {
     EqualTasks tasks = point_tasks(options_.device, query_rows, key_rows, causal);
     tasks.count = tasks_in_launch(query_rows, key_rows);
-    const TaskTimes times = time_equal_tasks(options_.heads, tasks, timing_);
+    const LaunchTimes times = time_equal_tasks(options_.heads, tasks, timing_);
     note_spread(times.forward.spread);
     note_spread(times.backward.spread);
     const int64_t first_query = causal ? key_rows - query_rows : key_rows;

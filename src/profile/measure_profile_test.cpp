@@ -53,7 +53,7 @@ TEST(MeasureProfile, PredictsAnotherLaunch) {
   const AttentionCost cost(profile.shape, profile.forward, Direction::kForward);
   for (const int64_t queries : {16, 200}) {
     const EqualTasks tasks{.count = 8, .query_rows = queries, .key_rows = 400, .causal = true};
-    const TaskTimes times =
+    const LaunchTimes times =
         time_equal_tasks(options.heads, tasks, {.repeats = 7, .cpu_seconds = true});
     const double predicted_s = cost.launch_s() + 8 * cost.task_s({400 - queries, 400}, {0, 400});
     EXPECT_LT(predicted_s, 3 * times.forward.median_s) << queries;

@@ -48,7 +48,7 @@ TEST_F(GpuProfile, PredictsAnotherLaunch) {
   const AttentionCost cost(profile.shape, profile.forward, Direction::kForward);
   for (const int64_t rows : {1500, 3000}) {
     const EqualTasks tasks{.count = 4, .query_rows = rows, .key_rows = rows, .causal = true};
-    const TaskTimes times = time_equal_tasks(options.heads, tasks, {.repeats = 7, .device = kGpu});
+    const LaunchTimes times = time_equal_tasks(options.heads, tasks, {.repeats = 7, .device = kGpu});
     const double predicted_s = cost.launch_s() + 4 * cost.task_s({0, rows}, {0, rows});
     EXPECT_LT(predicted_s, 2 * times.forward.median_s) << rows;
     EXPECT_GT(predicted_s, times.forward.median_s / 2) << rows;
